@@ -1,0 +1,20 @@
+# In an environment with `pip install -e '.[dev]'`.
+PYTHON ?= python
+
+.PHONY: test golden docs check
+
+test:           ## quick tests
+	$(PYTHON) -m pytest
+
+golden:         ## accept the present output as right, after you have looked at it
+	TRACEQL_UPDATE_GOLDEN=1 $(PYTHON) -m pytest -q tests/test_cli.py
+	git diff --stat -- tests/golden
+
+docs:           ## write docs/cli.md and docs/tables.md from the code
+	$(PYTHON) docs/generate.py
+
+check:          ## what continuous integration checks besides tests
+	ruff check
+	ruff format --check
+	pyright
+	lint-imports
