@@ -1,0 +1,34 @@
+"""The exceptions traceql raises on purpose: each says what and where, and what to do about it."""
+
+
+class TraceqlError(Exception):
+    """Base of every error that is the input's or the caller's, not a defect of traceql.
+
+    Args:
+        message: what is wrong, and where.
+        hint: what to do about it, one sentence; empty when there is nothing to advise.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class InputError(TraceqlError):
+    """The input cannot be read as a trace, or (in strict mode) not without loss."""
+
+
+class MissingDataError(TraceqlError):
+    """The trace is fine, but does not hold what was asked for."""
+
+
+class RuleError(TraceqlError):
+    """A rule or category file is wrong."""
+
+
+class OutputError(TraceqlError):
+    """The result cannot be written where it was asked for."""
