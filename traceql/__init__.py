@@ -1,0 +1,25 @@
+"""Where each decode step's milliseconds go, from a torch.profiler trace of LLM serving.
+
+`traceql.load(path)` reads a trace; `traceql.analyses` holds one function per question.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from traceql import analyses
+    from traceql.trace import Trace, load
+
+__version__ = "0.1.0"
+__all__ = ["Trace", "__version__", "analyses", "load"]
+
+_HOMES = {"Trace": "traceql.trace", "load": "traceql.trace"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for only then, so that `traceql --help` need not wait for polars."""
+    if name == "analyses":
+        return import_module("traceql.analyses")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

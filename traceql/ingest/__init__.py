@@ -1,0 +1,1 @@
+"""Reads trace files: bytes to tables."""

@@ -1,0 +1,241 @@
+"""Bytes of a piece of the event array to column arrays: the innermost loop, behind one function.
+
+`Decoder.decode` is all that the rest of traceql knows of it, so a compiled one can take its place.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from types import GenericAlias
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Raw, Struct
+from numpy.typing import NDArray
+
+from traceql.ingest.events import (
+    CallArgs,
+    Event,
+    GpuArgs,
+    MemoryArgs,
+    PythonArgs,
+    SyncArgs,
+    decode_events,
+    lenient_args,
+)
+from traceql.ingest.times import MISSING, parse_us
+
+Array = NDArray[Any]
+Key = TypeVar("Key")
+
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises on text that is not what it should be."""
+
+ARGS_SEPARATOR = b"\x1e"
+"""Stands between the argument texts of a blob; no valid JSON text holds it."""
+
+GPU_KINDS = ("kernel", "memcpy", "memset")
+SPAN_SIDES = ("cpu", "gpu", "overhead")
+CALL_APIS = ("runtime", "driver")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the complete (X) events of a category go, and which kind of row they are there."""
+
+    table: str
+    code: int = 0
+
+
+ROUTES: dict[str, Route] = {
+    "kernel": Route("gpu", 0),
+    "gpu_memcpy": Route("gpu", 1),
+    "memcpy": Route("gpu", 1),
+    "gpu_memset": Route("gpu", 2),
+    "memset": Route("gpu", 2),
+    "cpu_op": Route("ops"),
+    "operator": Route("ops"),
+    "cuda_runtime": Route("calls", 0),
+    "hip_runtime": Route("calls", 0),
+    "runtime": Route("calls", 0),
+    "xpu_runtime": Route("calls", 0),
+    "mtia_runtime": Route("calls", 0),
+    "cuda_driver": Route("calls", 1),
+    "hip_driver": Route("calls", 1),
+    "python_function": Route("python"),
+    "user_annotation": Route("spans", 0),
+    "gpu_user_annotation": Route("spans", 1),
+    "overhead": Route("spans", 2),
+    "cuda_sync": Route("syncs"),
+}
+
+
+@dataclass
+class Columns:
+    """Column arrays of one piece, by table. `name` and `thread` hold codes of the decoder's dictionaries."""
+
+    tables: dict[str, dict[str, Array]] = field(default_factory=dict[str, dict[str, Array]])
+    op_args: bytes = b""
+    metadata: list[tuple[str, int, bytes]] = field(default_factory=list[tuple[str, int, bytes]])
+    """(name, thread code, arguments) of metadata events."""
+    event_counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Events by (phase, category)."""
+    n_odd_args: int = 0
+
+
+class Codes(dict[Key, int]):
+    """Numbers keys in order of appearance: looking up a new key gives it the next number."""
+
+    def __missing__(self, key: Key) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+_name: Callable[[Event], str] = attrgetter("name")
+_thread: Callable[[Event], tuple[int | str, int | str]] = attrgetter("pid", "tid")
+
+
+class Decoder:
+    """Decodes pieces; names and threads are numbered in order of appearance over all of its pieces."""
+
+    def __init__(self) -> None:
+        self.names: Codes[str] = Codes()
+        self.threads: Codes[tuple[int | str, int | str]] = Codes()
+
+    def decode(self, piece: bytes) -> Columns:
+        """The columns of a piece: events separated by commas, without the array's brackets.
+
+        Raises:
+            msgspec.MsgspecError: the piece is no list of events. `UnicodeDecodeError` for bytes that are no text.
+        """
+        return self.columns(decode_events(b"[" + piece + b"]"))
+
+    def columns(self, events: Sequence[Event]) -> Columns:
+        """The columns of events."""
+        by_category: defaultdict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            by_category[event.cat].append(event)
+        parts: defaultdict[str, list[tuple[Route, list[Event]]]] = defaultdict(list)
+        columns = Columns()
+        for category, group in by_category.items():
+            phases = Counter(map(attrgetter("ph"), group))
+            columns.event_counts.update({(phase, category): count for phase, count in phases.items()})
+            route = ROUTES.get(category.lower())
+            if route and phases["X"]:
+                complete = group if phases["X"] == len(group) else [e for e in group if e.ph == "X"]
+                parts[route.table].append((route, complete))
+            if phases.keys() - {"X", "s", "t", "f"}:
+                self._other_phases(group, parts, columns)
+        for table, routed in parts.items():
+            columns.tables[table] = self._table(table, routed, columns)
+        return columns
+
+    def _other_phases(
+        self, group: list[Event], parts: dict[str, list[tuple[Route, list[Event]]]], columns: Columns
+    ) -> None:
+        memory = [e for e in group if e.ph in "iI" and e.name == "[memory]"]
+        if memory:
+            parts["memory"].append((Route("memory"), memory))
+        for code, phase in enumerate("BE"):
+            found = [e for e in group if e.ph == phase]
+            if found:
+                parts["begin_end"].append((Route("begin_end", code), found))
+        columns.metadata += [(e.name, self.threads[_thread(e)], bytes(e.args)) for e in group if e.ph == "M"]
+
+    def _table(self, table: str, routed: list[tuple[Route, list[Event]]], columns: Columns) -> dict[str, Array]:
+        events = routed[0][1] if len(routed) == 1 else [e for _, group in routed for e in group]
+        arrays: dict[str, Array] = {
+            "code": np.repeat([r.code for r, _ in routed], [len(g) for _, g in routed]).astype(np.int8),
+            "name": _codes(self.names, map(_name, events), len(events)),
+            "thread": _codes(self.threads, map(_thread, events), len(events)),
+            "ts": parse_us([e.ts for e in events]),
+        }
+        if table not in ("memory", "begin_end"):
+            arrays["dur"] = parse_us([e.dur for e in events])
+        if table == "ops":
+            columns.op_args = _joined([e.args for e in events])
+        if table in _TYPED_ARGS:
+            shape, extract = _TYPED_ARGS[table]
+            args, n_odd = _decode_args(shape, [e.args for e in events])
+            columns.n_odd_args += n_odd
+            arrays |= extract(args)
+        return arrays
+
+
+def _codes(codes: Codes[Any], keys: Iterable[Any], n_keys: int) -> NDArray[np.int32]:
+    return np.fromiter(map(codes.__getitem__, keys), np.int32, n_keys)
+
+
+def _joined(texts: list[Raw]) -> bytes:
+    joined = ARGS_SEPARATOR.join(texts)
+    if joined.count(ARGS_SEPARATOR) >= len(texts):  # a control character in a string, which JSON forbids
+        joined = ARGS_SEPARATOR.join(bytes(text).replace(ARGS_SEPARATOR, b" ") for text in texts)
+    return joined
+
+
+def integers(values: Sequence[int | None]) -> NDArray[np.int64]:
+    """A column of integers; `MISSING` for null and for what does not fit 64 bits."""
+    try:
+        return np.array([MISSING if value is None else value for value in values], np.int64)
+    except OverflowError:
+        fits = [v if v is not None and MISSING < v < -MISSING else MISSING for v in values]
+        return np.array(fits, np.int64)
+
+
+def _decode_args(shape: type[Struct], raws: list[Raw]) -> tuple[list[Any], int]:
+    """The arguments of many events, and how many of them had to be read leniently."""
+    try:
+        return _decoders[shape].decode(b"[" + b",".join(raws) + b"]"), 0
+    except DECODE_ERRORS:
+        pass
+    args: list[Any] = []
+    n_odd = 0
+    for raw in raws:
+        try:
+            args.append(msgspec.json.decode(raw, type=shape))
+        except DECODE_ERRORS:
+            args.append(lenient_args(shape, bytes(raw)))
+            n_odd += 1
+    return args, n_odd
+
+
+def _gpu_columns(args: list[GpuArgs]) -> dict[str, Array]:
+    fields = ("device", "stream", "correlation", "graph_id", "graph_node_id", "bytes")
+    columns = {name: integers([getattr(a, name) for a in args]) for name in fields}
+    columns["external_id"] = _external_ids(args)
+    for name in ("grid", "block"):
+        shapes = [shape if shape and len(shape) == 3 else _NO_SHAPE for shape in map(attrgetter(name), args)]
+        columns |= {f"{name}_{axis}": integers([shape[i] for shape in shapes]) for i, axis in enumerate("xyz")}
+    return columns
+
+
+_NO_SHAPE: list[int | None] = [None, None, None]
+
+
+def _external_ids(args: Sequence[GpuArgs | CallArgs]) -> Array:
+    return integers([a.external_id if a.external_id is not None else a.external_id_2021 for a in args])
+
+
+def _call_columns(args: list[CallArgs]) -> dict[str, Array]:
+    return {"correlation": integers([a.correlation for a in args]), "external_id": _external_ids(args)}
+
+
+def _plain_columns(*names: str) -> Callable[[list[Any]], dict[str, Array]]:
+    return lambda args: {name: integers([getattr(a, name) for a in args]) for name in names}
+
+
+_TYPED_ARGS: dict[str, tuple[type[Struct], Callable[[list[Any]], dict[str, Array]]]] = {
+    "gpu": (GpuArgs, _gpu_columns),
+    "calls": (CallArgs, _call_columns),
+    "python": (PythonArgs, _plain_columns("python_id", "parent_id")),
+    "syncs": (SyncArgs, _plain_columns("device", "stream", "correlation")),
+    "memory": (
+        MemoryArgs,
+        _plain_columns("bytes", "addr", "device_type", "device_id", "total_allocated", "total_reserved"),
+    ),
+}
+_decoders: dict[type[Struct], msgspec.json.Decoder[Any]] = {
+    shape: msgspec.json.Decoder(GenericAlias(list, (shape,))) for shape, _ in _TYPED_ARGS.values()
+}
