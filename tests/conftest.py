@@ -1,0 +1,22 @@
+"""Shared by all tests: where the fixtures and the trace collection are."""
+
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SHARED = Path(__file__).parents[2] / "shared" / "traces"
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    """The folder of the committed fixtures."""
+    return FIXTURES
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The trace collection beside the checkout; tests that need it are skipped where it is missing."""
+    if not SHARED.is_dir():
+        pytest.skip("the trace collection ../shared/traces is not beside this checkout")
+    return SHARED

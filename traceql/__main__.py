@@ -1,0 +1,5 @@
+"""`python -m traceql` is `traceql`."""
+
+from traceql.cli import main
+
+main(prog_name="traceql")

@@ -1,0 +1,50 @@
+"""Everything that steps need, worked out once: marks, which step launched what, windows, exclusive times."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from traceql.analyses.step_marks import step_marks
+from traceql.analyses.step_windows import kernel_steps, steps
+from traceql.trace import Trace
+
+_COLUMNS = (
+    "kernel_id", "rank", "device", "stream", "name", "short_name", "category", "group", "start_ns", "dur_ns",
+    "correlation", "launch_id", "op_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The steps of a trace and what belongs to them."""
+
+    marks: pl.DataFrame
+    """Table `step_marks`."""
+    activities: pl.DataFrame
+    """GPU activities with their step and section."""
+    placed: pl.DataFrame
+    """Table `kernel_steps`."""
+    steps: pl.DataFrame
+    """Table `steps`."""
+    times: pl.DataFrame
+    """Table `window_times`."""
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Attribution":
+        """Works it out for a trace."""
+        kernels = trace.kernels.select(_COLUMNS).collect()
+        launches = trace.launches.select("launch_id", "rank", "thread_id", "name", "start_ns", "dur_ns")
+        launches = launches.collect().lazy()
+        marks = step_marks(trace.spans, launches, trace.syncs, kernels.lazy())
+        placed = kernel_steps(kernels.lazy(), launches, marks)
+        found, times = steps(kernels.lazy(), marks, placed)
+        activities = kernels.join(placed, on="kernel_id", validate="1:1", maintain_order="left")
+        return cls(marks, activities, placed, found, times)
+
+    @property
+    def outside_wall_ns(self) -> int:
+        """From the first to the last GPU activity of each device, what lies in no window; added up."""
+        span = self.activities.group_by("rank", "device").agg(
+            ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.min("start_ns")
+        )
+        return int(span["ns"].sum()) - int(self.steps["wall_ns"].sum())

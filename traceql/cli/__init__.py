@@ -1,0 +1,68 @@
+"""The command `traceql`. A command's module is imported when it is run, so that help comes at once."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from traceql import __version__
+from traceql.errors import TraceqlError
+
+COMMANDS = {
+    "summarize": "Where the time of each step goes.",
+    "cache": "The columnar cache of traces already read.",
+}
+"""Command name, which is also its module in this folder, and what it does."""
+
+INTERRUPTED = 128 + 2
+"""Exit status after Ctrl-C, as shells report SIGINT."""
+BROKEN_PIPE = 128 + 13
+"""Exit status when the reader of a pipe has gone, as shells report SIGPIPE."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they run, and which turns errors into lines on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names of the commands, in order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, imported now; None when there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(f"traceql.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; what is the input's or the user's fault ends in a line and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except TraceqlError as error:
+            click.echo(f"error: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"hint: {error.hint}", err=True)
+            ctx.exit(2)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # What is left in the buffer would raise again when Python closes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(BROKEN_PIPE)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: traceql summarize trace.json.gz",
+)
+@click.version_option(__version__, prog_name="traceql")
+def main() -> None:
+    """Where each decode step's milliseconds go, from a torch.profiler trace of LLM serving."""

@@ -1,0 +1,85 @@
+"""Arguments and options that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+SUFFIXES = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".md": "markdown"}
+"""The format that the name of an output file implies; `table` for any other."""
+
+
+class StepRange(click.ParamType[tuple[int | None, int | None]]):
+    """`A:B`, a half-open range of step numbers; either end may be left out, and `A` alone is one step."""
+
+    name = "A:B"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, int | None]:
+        """(first, end), None where left out."""
+        if isinstance(value, tuple):
+            return value  # pyright: ignore[reportUnknownVariableType] - a default, already converted
+        first_text, colon, end_text = str(value).partition(":")
+        try:
+            first = _step_number(first_text) if first_text or not colon else None
+            end = _step_number(end_text) if end_text else None
+        except ValueError:
+            self.fail(f"{value!r} is not a range of step numbers such as 5:10, 5: or :10", param, ctx)
+        if not colon:
+            end = None if first is None else first + 1
+        if first is not None and end is not None and first >= end:
+            self.fail(f"{value!r} is empty: the first step must be below the end", param, ctx)
+        return first, end
+
+
+def _step_number(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def combine(*decorators: Decorator) -> Decorator:
+    """One decorator that applies all, the first being the first in the help."""
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+trace_argument = click.argument("trace", type=click.Path(path_type=Path, allow_dash=True))
+
+step_options = combine(
+    click.option("--steps", type=StepRange(), default=(None, None), metavar="A:B",
+                 help="Only steps A to B - 1; A: and :B leave one end open."),
+    click.option("--stage", type=click.Choice(["decode", "prefill", "mixed"]),
+                 help="Only steps of this stage."),
+)  # fmt: skip
+
+load_options = combine(
+    click.option("--categories", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Kernel categories of your own (YAML); they go before the built-in ones."),
+    click.option("--no-cache", is_flag=True, help="Read the trace itself, and leave nothing in the cache."),
+    click.option("--strict", is_flag=True, help="Refuse a trace that cannot be read without loss."),
+)  # fmt: skip
+
+output_options = combine(
+    click.option("--format", "form", type=click.Choice(["table", "json", "csv", "parquet", "markdown"]),
+                 help="Form of the output. [default: by the name of FILE, else table]"),
+    click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Write to FILE instead of standard output."),
+    click.option("--force", is_flag=True, help="Overwrite FILE."),
+)  # fmt: skip
+
+
+def output_form(form: str | None, output: Path | None) -> str:
+    """The format asked for, else the one that the output's name implies, else `table`."""
+    if form is not None or output is None:
+        return form or "table"
+    return SUFFIXES.get(output.suffix.lower(), "table")

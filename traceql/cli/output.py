@@ -1,0 +1,87 @@
+"""Where results go: standard output, or a file that appears whole or not at all."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from traceql.errors import OutputError
+
+PIPE_WIDTH = 100
+"""Width of text that is not for a terminal, in cells."""
+
+_PLAIN = str.maketrans({"µ": "u", "—": "-", "−": "-", "…": "~", "×": "x"})
+
+
+def check_output(output: Path | None, *, force: bool, is_binary: bool, source: Path) -> None:
+    """Finds out before the work whether its result may be written.
+
+    Raises:
+        OutputError: the file exists, is the input or a folder, its folder is missing, or a terminal would get
+            binary data.
+    """
+    if output is None:
+        if is_binary and sys.stdout.isatty():
+            raise OutputError("Parquet is binary and not for a terminal", "Name a file with -o FILE, or use a pipe.")
+        return
+    if output.is_dir():
+        raise OutputError(f"{output} is a folder", "Name a file in it.")
+    if not output.parent.is_dir():
+        raise OutputError(f"{output.parent} is not a folder", "Create it first, or name another file.")
+    if output.exists() and source.exists() and output.samefile(source):
+        raise OutputError(f"{output} is the trace itself", "Name another file.")
+    if output.is_file() and not force:
+        raise OutputError(f"{output} exists", "Overwrite it with --force, or name another file.")
+
+
+def write_output(data: bytes | str, output: Path | None) -> None:
+    """Writes the result to a file, or to standard output when there is none.
+
+    Raises:
+        OutputError: the file cannot be written. What stood there before is still there.
+    """
+    if output is None:
+        _write_stdout(data)
+        return
+    whole = data.encode() if isinstance(data, str) else data
+    try:
+        _write_file(whole, output)
+    except OSError as error:
+        raise OutputError(f"{output} cannot be written: {error.strerror}", "Name another file.") from error
+
+
+def _write_stdout(data: bytes | str) -> None:
+    if isinstance(data, bytes):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+    else:
+        sys.stdout.write(encodable(data, sys.stdout.encoding))
+    sys.stdout.flush()
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text itself, or with plain letters for the signs that the encoding lacks."""
+    encoding = encoding or "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def _write_file(data: bytes, output: Path) -> None:
+    target = output.resolve()
+    if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
+        target.write_bytes(data)
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise

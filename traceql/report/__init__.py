@@ -1,0 +1,1 @@
+"""Pages in two steps: sections of finished text, then printed. Data for programs: `export`."""

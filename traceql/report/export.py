@@ -1,0 +1,89 @@
+"""Summaries as data: all as JSON (docs/json.md), or one table as CSV or Parquet. Integers stay exact."""
+
+import io
+import math
+from typing import Any
+
+import msgspec
+import orjson
+import polars as pl
+
+from traceql.analyses.summary import Summary
+
+TABLES = {"group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps"}
+"""What `--by` names, and the summary's table of it."""
+
+_KERNEL_TIMES = ("n_kernels", "kernel_ns", "ns_per_step", "share")
+_EXCLUSIVE_TIMES = ("exclusive_ns", "kernel_ns", "n_kernels", "ns_per_step", "share")
+
+
+def table_of(summary: Summary, by: str, top: int | None = None) -> pl.DataFrame:
+    """The table that `by` names, all rows or the first `top`."""
+    frame: pl.DataFrame = getattr(summary, TABLES[by])
+    return frame if top is None else frame.head(top)
+
+
+def to_csv(frame: pl.DataFrame) -> bytes:
+    """The table as CSV with a header line; null is an empty field."""
+    return frame.write_csv().encode()
+
+
+def to_parquet(frame: pl.DataFrame) -> bytes:
+    """The table as a Parquet file."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def to_json(summary: Summary, top: int | None = None) -> bytes:
+    """The summary as one JSON object, indented; `top` shortens `kernels` and `ops` only."""
+    return orjson.dumps(summary_document(summary, top), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]:
+    """The summary as plain data, in the form that docs/json.md describes. None is unknown."""
+    return {
+        "trace": msgspec.to_builtins(summary.trace),
+        "selection": {
+            "first_step": summary.selection.first_step,
+            "end_step": summary.selection.end_step,
+            "stage": summary.selection.stage,
+        },
+        "scope": summary.scope,
+        "n_windows": summary.n_windows,
+        "wall_ns": _if_timed(summary, summary.wall_ns),
+        "busy_ns": _if_timed(summary, summary.busy_ns),
+        "idle": {
+            "idle_ns": _if_timed(summary, summary.idle_ns),
+            "ns_per_step": summary.idle_ns / summary.n_windows if summary.n_windows else None,
+            "share": summary.idle_ns / summary.wall_ns if summary.wall_ns else None,
+        },
+        "outside": {
+            "kernel_ns": summary.outside_kernel_ns,
+            "n_kernels": summary.outside_n_kernels,
+            "wall_ns": summary.outside_wall_ns,
+        },
+        "steps": _rows(summary.steps),
+        "step_stats": _rows(summary.step_stats),
+        "outliers": _rows(summary.outliers.select("rank", "device", "step")),
+        "groups": _rows(summary.groups.select("group", *_EXCLUSIVE_TIMES)),
+        "categories": _rows(summary.categories.select("category", "group", *_EXCLUSIVE_TIMES)),
+        "kernels": _rows(table_of(summary, "kernel", top).select("name", "short_name", "category", *_KERNEL_TIMES)),
+        "ops": _rows(table_of(summary, "op", top).select("op", *_KERNEL_TIMES)),
+        "n_kernels_total": summary.n_kernels_total,
+        "n_kernels_without_launch": summary.n_kernels_without_launch,
+        "n_kernels_without_op": summary.n_kernels_without_op,
+        "quirks": msgspec.to_builtins(summary.quirks),
+    }
+
+
+def _if_timed(summary: Summary, ns: int) -> int | None:
+    return ns if summary.n_windows else None
+
+
+def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,54 @@
+"""Pages as GitHub-flavoured Markdown."""
+
+import re
+from collections.abc import Iterator
+
+from traceql.report.page import Column, Section, TextTable
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$])")
+
+
+def render_markdown(sections: list[Section]) -> str:
+    """The sections with headings and pipe tables; Markdown or HTML inside the texts is shown literally."""
+    return "\n\n".join(block for section in sections for block in _blocks(section)) + "\n"
+
+
+def _blocks(section: Section) -> Iterator[str]:
+    if section.title:
+        yield f"## {escape(section.title)}"
+    if section.lines:
+        yield (_list(section) if section.title else "\n\n".join(f"**{escape(line)}**" for line in section.lines))
+    if section.table is not None:
+        yield _table(section.table)
+    yield from (escape(note) for note in section.notes)
+
+
+def _list(section: Section) -> str:
+    return "\n".join(f"- {escape(line)}" for line in section.lines)
+
+
+def _table(table: TextTable) -> str:
+    rules = ["---:" if column.align == "right" else "---" for column in table.columns]
+    rows = (_row(_cell(column, text) for column, text in zip(table.columns, row, strict=True)) for row in table.rows)
+    return "\n".join((_row(escape(column.title) for column in table.columns), _row(iter(rules)), *rows))
+
+
+def _row(cells: Iterator[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(column: Column, text: str) -> str:
+    return code(text) if column.is_code and text else escape(text)
+
+
+def escape(text: str) -> str:
+    """The text with a backslash before every character that Markdown or HTML would act on."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def code(text: str) -> str:
+    """The text as a code span in a table cell: fenced by more backticks than it holds, pipes escaped."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")

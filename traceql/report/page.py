@@ -1,0 +1,45 @@
+"""What a page is made of: sections of finished text, the same for every form it is printed in."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Align = Literal["left", "right"]
+Fit = Literal["keep", "end", "middle", "wrap", "open"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of finished text.
+
+    `drop` is how early it goes where the page is too narrow: the highest first, 0 never. `fit` is what
+    happens to a text that is still too long: the page makes room for it (`keep`), it is cut at the end or in
+    the middle, wrapped, or (`open`, last column only) sticks out.
+    """
+
+    title: str
+    align: Align = "left"
+    drop: int = 0
+    fit: Fit = "keep"
+    is_code: bool = False
+    """Its texts are names from the trace: Markdown sets them as code."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of finished text, as long as `columns`; the last `n_totals` rows are set off from the others."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    n_totals: int = 0
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page. Empty parts are not printed."""
+
+    title: str = ""
+    lines: tuple[str, ...] = ()
+    table: TextTable | None = None
+    notes: tuple[str, ...] = ()
+    """Printed below the table, less loud than `lines`."""
+    is_warning: bool = False

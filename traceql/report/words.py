@@ -1,0 +1,217 @@
+"""Sentences about a summary, in plain words: what it covers, what was recorded, what is missing."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from traceql import fmt
+from traceql.analyses.summary import Selection, Summary
+from traceql.ingest.meta import Device
+from traceql.ingest.quirks import Quirk
+
+OPEN = Selection()
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """A part as a fraction of the whole; None where there is no whole."""
+    return part / whole if whole else None
+
+
+def total(column: pl.Series) -> float:
+    """The sum of a column of numbers, for showing; 0 when it is empty."""
+    return float(column.sum())
+
+
+def complete_steps(summary: Summary) -> pl.DataFrame:
+    """The steps whose windows a summary covers; none when it covers the whole trace."""
+    if summary.scope != "steps":
+        return summary.steps.clear()
+    return summary.steps.filter(pl.col("is_complete") & pl.col("separable") & pl.col("wall_ns").is_not_null())
+
+
+def is_multi_device(summary: Summary) -> bool:
+    """Whether a step number alone does not name a step."""
+    return summary.steps.select("rank", "device").n_unique() > 1
+
+
+def median_wall_ns(summary: Summary) -> float | None:
+    """The median wall of the steps covered."""
+    medians = summary.step_stats.filter(figure="wall_ns")["median"]
+    return medians[0] if len(medians) else None
+
+
+def subject(summary: Summary) -> str:
+    """What the headline is about: `decode step 84.025 ms (median of 29 complete steps, batch 8)`."""
+    if summary.scope != "steps":
+        wall = fmt.duration(ratio(summary.wall_ns, summary.n_windows))
+        return f"GPU activity {wall} ({no_steps(summary)}: {_one_window(summary)})"
+    steps = complete_steps(summary)
+    stages = steps["stage"].value_counts(sort=True).rows()
+    stage = f"{stages[0][0]} step" if len(stages) == 1 and stages[0][0] != "unknown" else "step"
+    about = [f"median of {_windows(summary)}", *_batch(steps["batch_size"].drop_nulls())]
+    if len(stages) > 1:
+        about.append(" and ".join(f"{n} {name}" for name, n in stages))
+    return f"{stage} {fmt.duration(median_wall_ns(summary))} ({', '.join(about)})"
+
+
+def _one_window(summary: Summary) -> str:
+    return "the whole trace is one window" if summary.n_windows == 1 else "one window a device"
+
+
+def _windows(summary: Summary) -> str:
+    if not is_multi_device(summary):
+        return fmt.plural(summary.n_windows, "complete step")
+    devices = complete_steps(summary).select("rank", "device").n_unique()
+    return f"{fmt.plural(summary.n_windows, 'complete step')} on {fmt.plural(devices, 'device')}"
+
+
+def _batch(sizes: pl.Series) -> list[str]:
+    if sizes.is_empty():
+        return []
+    least, most = min(sizes.to_list()), max(sizes.to_list())
+    return [f"batch {least}" if least == most else f"batch {least} to {most}"]
+
+
+def no_steps(summary: Summary) -> str:
+    """Why no step is covered."""
+    if summary.steps.height:
+        return "no complete step selected" if summary.selection != OPEN else "no complete step"
+    return "no such step" if summary.selection != OPEN else "no steps found"
+
+
+def no_gpu_time(summary: Summary) -> tuple[str, ...]:
+    """Why there is no GPU time to speak of, and what to record instead."""
+    if not summary.trace.n_events:
+        return ("Nothing was recorded: the trace has no events.",)
+    if any(quirk.id == "no-kernels" for quirk in summary.quirks):
+        return (
+            "GPU time is unknown: launches were recorded, but no GPU activity.",
+            "Check that CUPTI (or roctracer) works in the serving process, then record again.",
+        )
+    if summary.n_kernels_total:
+        return ("GPU time is unknown: the GPU activities of this trace carry no times.",)
+    return (
+        "No GPU activity: this is a CPU-only trace, GPU time is unknown.",
+        "Record with `activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]`.",
+    )
+
+
+def gpus(summary: Summary) -> str:
+    """The GPUs of the host, equal ones together."""
+    devices = summary.trace.devices
+    kinds = list(dict.fromkeys(_gpu(device) for device in devices))
+    counts = [sum(_gpu(device) == kind for device in devices) for kind in kinds]
+    return ", ".join(kind if n == 1 else f"{n} × {kind}" for kind, n in zip(kinds, counts, strict=True)) or "unknown"
+
+
+def _gpu(device: Device) -> str:
+    name = "unknown GPU" if device.name is None else fmt.visible(device.name)
+    memory = None if device.total_memory_bytes is None else fmt.size(device.total_memory_bytes)
+    sms = None if device.n_sms is None else f"{device.n_sms} SMs"
+    about = ", ".join(filter(None, [memory, sms]))
+    return f"{name} ({about})" if about else name
+
+
+def rank(summary: Summary) -> str:
+    """`0 of 8`, as numbered by the job."""
+    trace = summary.trace
+    if trace.rank is None:
+        return "unknown"
+    return f"{trace.rank}" if trace.world_size is None else f"{trace.rank} of {trace.world_size}"
+
+
+def software(summary: Summary) -> str:
+    """Engine and versions, as far as recorded."""
+    trace = summary.trace
+    parts = (
+        ("engine", trace.engine),
+        ("torch", trace.torch_version),
+        ("CUDA runtime", trace.cuda_runtime_version),
+        ("driver", trace.cuda_driver_version),
+        ("NCCL", trace.nccl_version),
+    )
+    return ", ".join(f"{name} {'unknown' if known is None else fmt.visible(known)}" for name, known in parts)
+
+
+def recorded(summary: Summary) -> str:
+    """The profiler's options: what the trace can and cannot answer."""
+    trace = summary.trace
+    options = (
+        ("shapes", trace.record_shapes),
+        ("stacks", trace.with_stack),
+        ("memory", trace.profile_memory),
+    )
+    words = {True: "yes", False: "no", None: "unknown"}
+    return ", ".join(f"{name} {words[on]}" for name, on in options)
+
+
+def steps_found(summary: Summary) -> str:
+    """How many steps there are, how they were found and how many count."""
+    steps = summary.steps
+    if steps.is_empty():
+        return f"{no_steps(summary)}: {_one_window(summary)}" if summary.n_windows else no_steps(summary)
+    methods = ", ".join(steps["method"].unique(maintain_order=True).to_list())
+    confidence = f"confidence {fmt.percent(min(steps['confidence'].to_list()))}"
+    overlapping = steps.height - int(steps["separable"].sum())
+    parts = [
+        f"{steps.height} by {methods.replace('_', ' ')} ({confidence})",
+        f"{int(steps['is_complete'].sum())} complete",
+        *([f"{overlapping} overlap others and count by launch only"] if overlapping else []),
+    ]
+    return ", ".join(parts)
+
+
+def selected(selection: Selection) -> str:
+    """The selection in words; empty for all."""
+    first, end = selection.first_step, selection.end_step
+    numbers = f"steps {'' if first is None else first}:{'' if end is None else end}"
+    parts = [
+        *([numbers] if (first, end) != (None, None) else []),
+        *([f"stage {selection.stage}"] if selection.stage else []),
+    ]
+    return ", ".join(parts)
+
+
+def without_op(summary: Summary) -> str | None:
+    """What part of the kernel time no op accounts for, and why."""
+    bare_ns = total(summary.ops.filter(pl.col("op").is_null())["kernel_ns"])
+    if not bare_ns:
+        return None
+    why = "launched by CUDA graphs, or outside of any recorded op"
+    if not any(name.endswith(" cpu_op") for name in summary.trace.event_counts):
+        why = "the trace holds no CPU ops"
+    return f"{fmt.percent(ratio(bare_ns, total(summary.ops['kernel_ns'])))} of the kernel time has no op: {why}."
+
+
+def without_launch(summary: Summary) -> str | None:
+    """How many GPU activities have no launch in the trace."""
+    if not summary.n_kernels_without_launch:
+        return None
+    without, of_all = fmt.count(summary.n_kernels_without_launch), fmt.count(summary.n_kernels_total)
+    return f"{without} of {of_all} GPU activities have no launch in the trace: they belong to no step."
+
+
+def outside(summary: Summary) -> str | None:
+    """What lies outside of all windows."""
+    if summary.scope != "steps" or not (summary.outside_n_kernels or summary.outside_wall_ns):
+        return None
+    activities = fmt.plural(summary.outside_n_kernels, "GPU activity", "GPU activities")
+    return (
+        f"Outside of the windows: {fmt.duration(summary.outside_wall_ns)} of the GPU's span; "
+        f"{activities} ({fmt.duration(summary.outside_kernel_ns)}) of no step."
+    )
+
+
+def quirk_lines(quirks: Iterable[Quirk]) -> tuple[str, ...]:
+    """One sentence a quirk, with its count."""
+    return tuple(f"{quirk.text} ({fmt.count(quirk.count)} × {quirk.id})" for quirk in quirks)
+
+
+def step_note(step: dict[str, Any]) -> str:
+    """Why a step is not in the statistics; empty when it is."""
+    if not step["separable"]:
+        return "overlaps other steps"
+    if step["wall_ns"] is None:
+        return "no GPU activity"
+    return "" if step["is_complete"] else "incomplete: no next step"
