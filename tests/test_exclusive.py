@@ -33,7 +33,7 @@ def frame(rows) -> pl.DataFrame:
 
 
 def slow_exclusive(rows, cuts) -> dict[tuple[int, int], int]:
-    ordered = sorted(enumerate(rows), key=lambda r: (r[1][0], r[1][2], r[1][3] or 0, r[1][1], r[1][4], r[0]))
+    ordered = sorted(enumerate(rows), key=lambda r: (r[1][0], r[1][2], r[1][3] or 0, r[0]))
     edges = sorted({t for r in rows if r[1] for t in (r[0], r[0] + r[1])} | set(cuts))
     found: dict[tuple[int, int], int] = {}
     for left, right in pairwise(edges):

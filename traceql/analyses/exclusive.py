@@ -28,14 +28,13 @@ def exclusive_time(kernels: pl.DataFrame, borders: Int) -> pl.DataFrame:
     """The `exclusive` table of the activities of one device.
 
     Args:
-        kernels: kernel_id, start_ns, dur_ns, stream, correlation, name of timed activities of one device.
+        kernels: kernel_id, start_ns, dur_ns, stream, correlation of timed activities of one device.
         borders: sorted times at which activities are cut. Region 0 lies before the first, region i after the i-th.
     """
     kernels = kernels.filter(pl.col("dur_ns") > 0)  # what takes no time ends no stretch
     if not kernels.height:
         return EXCLUSIVE.empty()
-    order = ["start_ns", "stream", "correlation", "dur_ns", "name", "kernel_id"]
-    kernels = kernels.sort(order)
+    kernels = kernels.sort("start_ns", "stream", "correlation", "kernel_id")
     start = kernels["start_ns"].to_numpy()
     timeline = _timeline(start, start + kernels["dur_ns"].to_numpy(), borders)
     shares = _by_region(timeline, borders)

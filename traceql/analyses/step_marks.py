@@ -6,12 +6,13 @@ The ladder of methods: the first that applies to a rank gives its steps. Each ma
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
-from ruamel.yaml import YAML
 
+from traceql.memo import remembered
 from traceql.resources import resource
 from traceql.tables import Column, Table
 
@@ -193,21 +194,41 @@ def _classified(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _classify(name: str) -> dict[str, Any] | None:
     for row in _annotations():
-        match = re.search(row["match"], name)
+        match = re.search(row.match, name)
         if match:
             numbers = [int(number) for number in match.groupdict().values() if number]
             return {
                 "name": name,
-                "stage": row["stage"],
-                "level": row["level"],
-                "sub_pass": row.get("sub_pass", False),
+                "stage": row.stage,
+                "level": row.level,
+                "sub_pass": row.sub_pass,
                 "batch_size": sum(numbers) if numbers else None,
             }
     return None
 
 
+class _Annotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of rules/step_annotations.yaml."""
+
+    match: str
+    stage: str
+    level: str
+    examples: tuple[str, ...]
+    sub_pass: bool = False
+
+
+class _Annotations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    annotations: tuple[_Annotation, ...]
+
+
 @cache
-def _annotations() -> list[dict[str, Any]]:
-    text = resource("rules", "step_annotations.yaml").read_text(encoding="utf-8")
-    loaded = YAML(typ="safe", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType]
-    return cast("dict[str, list[dict[str, Any]]]", loaded)["annotations"]
+def _annotations() -> tuple[_Annotation, ...]:
+    path = resource("rules", "step_annotations.yaml")
+
+    def parsed() -> _Annotations:
+        from ruamel.yaml import YAML  # noqa: PLC0415 - takes longer than reading what is remembered
+
+        loaded = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
+        return msgspec.convert(loaded, _Annotations)
+
+    return remembered(path, _Annotations, parsed).annotations

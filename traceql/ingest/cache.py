@@ -20,8 +20,9 @@ from stat import S_ISREG
 from typing import NamedTuple, Self
 
 import msgspec
-import platformdirs
 import polars as pl
+
+from traceql.memo import MEMO_SUFFIX, cache_dir
 
 _LAYOUT = 1
 """Version of the file layout below; the tables' own version is the key's."""
@@ -29,8 +30,6 @@ _SUFFIX = ".traceql-cache"
 _UNFINISHED = ".traceql-unfinished"
 _MANIFEST = "manifest.json"
 _INFO = "info.json"
-_NOWHERE = Path(os.devnull) / "traceql"
-"""Stands for the cache of a user without a home: below a file there can be no folder."""
 _DEFAULT_MAX_GB = 20.0
 _UNFINISHED_MAX_S = 24 * 3600.0
 """After this time an unfinished file is taken for a killed process's."""
@@ -108,17 +107,6 @@ class _Manifest(msgspec.Struct, frozen=True):
     tables: dict[str, _TableNote]
 
 
-def cache_dir() -> Path:
-    """The folder of the cache, which need not exist: TRACEQL_CACHE_DIR, else the user's cache folder."""
-    if chosen := os.environ.get("TRACEQL_CACHE_DIR"):
-        return Path(chosen)
-    try:
-        folder = Path(platformdirs.user_cache_dir("traceql"))
-    except RuntimeError:  # no home; older releases give a path that begins with a literal ~
-        return _NOWHERE
-    return folder if folder.is_absolute() else _NOWHERE
-
-
 def read(key: CacheKey | None) -> Cached | None:
     """The entry of a key, or None where there is none that is whole; marks it as used."""
     if key is None:
@@ -162,11 +150,12 @@ def info() -> list[CacheEntry]:
 
 
 def clear() -> ClearedCache:
-    """Removes all entries and unfinished files, and nothing else that may lie in the folder."""
+    """Removes all entries, unfinished and remembered files, and nothing else that may lie in the folder."""
     folder = cache_dir()
     removed = [n_bytes for path, n_bytes, _ in _files(folder, _SUFFIX) if _remove(path)]
-    unfinished = [n_bytes for path, n_bytes, _ in _files(folder, _UNFINISHED) if _remove(path)]
-    return ClearedCache(len(removed), sum(removed) + sum(unfinished))
+    others = [file for suffix in (_UNFINISHED, MEMO_SUFFIX) for file in _files(folder, suffix)]
+    besides = [n_bytes for path, n_bytes, _ in others if _remove(path)]
+    return ClearedCache(len(removed), sum(removed) + sum(besides))
 
 
 def _unpacked(file: zipfile.ZipFile, key: CacheKey) -> Cached | None:

@@ -93,6 +93,11 @@ class Codes(dict[Key, int]):
         return code
 
 
+_WITHOUT_DUR = ("memory", "begin_end")
+_OTHER_PHASES = (("memory", 0, "i", "[memory]"), ("begin_end", 0, "B", None), ("begin_end", 1, "E", None))
+"""(table, code, phase, name or any) of events that are no complete (X) ones."""
+
+_phase: Callable[[Event], str] = attrgetter("ph")
 _name: Callable[[Event], str] = attrgetter("name")
 _thread: Callable[[Event], tuple[int | str, int | str]] = attrgetter("pid", "tid")
 
@@ -114,54 +119,62 @@ class Decoder:
 
     def columns(self, events: Sequence[Event]) -> Columns:
         """The columns of events."""
+        columns = Columns()
+        by_table = self._routed(events, columns)
+        ordered = sorted(by_table, key=_WITHOUT_DUR.__contains__)
+        kept = [event for table in ordered for _, group in by_table[table] for event in group]
+        n_timed = sum(len(group) for table in ordered if table not in _WITHOUT_DUR for _, group in by_table[table])
+        shared: dict[str, Array] = {
+            "name": _codes(self.names, map(_name, kept), len(kept)),
+            "thread": _codes(self.threads, map(_thread, kept), len(kept)),
+            "ts": parse_us([e.ts for e in kept]),
+            "dur": parse_us([e.dur for e in kept[:n_timed]]),
+        }
+        start = 0
+        for table in ordered:
+            codes, sizes = zip(*((code, len(group)) for code, group in by_table[table]), strict=True)
+            end = start + sum(sizes)
+            arrays = {name: values[start:end] for name, values in shared.items()}
+            if table in _WITHOUT_DUR:
+                del arrays["dur"]
+            arrays["code"] = np.repeat(np.array(codes, np.int8), sizes)
+            columns.tables[table] = arrays | _arguments(table, [e.args for e in kept[start:end]], columns)
+            start = end
+        return columns
+
+    def _routed(self, events: Sequence[Event], columns: Columns) -> dict[str, list[tuple[int, list[Event]]]]:
+        """The events that become rows, by table, in groups that share a code; the others are counted."""
         by_category: defaultdict[str, list[Event]] = defaultdict(list)
         for event in events:
             by_category[event.cat].append(event)
-        parts: defaultdict[str, list[tuple[Route, list[Event]]]] = defaultdict(list)
-        columns = Columns()
+        by_table: defaultdict[str, list[tuple[int, list[Event]]]] = defaultdict(list)
         for category, group in by_category.items():
-            phases = Counter(map(attrgetter("ph"), group))
-            columns.event_counts.update({(phase, category): count for phase, count in phases.items()})
+            phases = set(map(_phase, group))
+            counts = Counter(map(_phase, group)) if len(phases) > 1 else dict.fromkeys(phases, len(group))
+            columns.event_counts.update({(phase, category): count for phase, count in counts.items()})
             route = ROUTES.get(category.lower())
-            if route and phases["X"]:
-                complete = group if phases["X"] == len(group) else [e for e in group if e.ph == "X"]
-                parts[route.table].append((route, complete))
-            if phases.keys() - {"X", "s", "t", "f"}:
-                self._other_phases(group, parts, columns)
-        for table, routed in parts.items():
-            columns.tables[table] = self._table(table, routed, columns)
-        return columns
+            if route and "X" in phases:
+                complete = group if len(phases) == 1 else [e for e in group if e.ph == "X"]
+                by_table[route.table].append((route.code, complete))
+            if phases - {"X", "s", "t", "f"}:
+                for table, code, phase, name in _OTHER_PHASES:
+                    found = [e for e in group if e.ph == phase and name in (None, e.name)]
+                    if found:
+                        by_table[table].append((code, found))
+                columns.metadata += [(e.name, self.threads[_thread(e)], bytes(e.args)) for e in group if e.ph == "M"]
+        return by_table
 
-    def _other_phases(
-        self, group: list[Event], parts: dict[str, list[tuple[Route, list[Event]]]], columns: Columns
-    ) -> None:
-        memory = [e for e in group if e.ph in "iI" and e.name == "[memory]"]
-        if memory:
-            parts["memory"].append((Route("memory"), memory))
-        for code, phase in enumerate("BE"):
-            found = [e for e in group if e.ph == phase]
-            if found:
-                parts["begin_end"].append((Route("begin_end", code), found))
-        columns.metadata += [(e.name, self.threads[_thread(e)], bytes(e.args)) for e in group if e.ph == "M"]
 
-    def _table(self, table: str, routed: list[tuple[Route, list[Event]]], columns: Columns) -> dict[str, Array]:
-        events = routed[0][1] if len(routed) == 1 else [e for _, group in routed for e in group]
-        arrays: dict[str, Array] = {
-            "code": np.repeat([r.code for r, _ in routed], [len(g) for _, g in routed]).astype(np.int8),
-            "name": _codes(self.names, map(_name, events), len(events)),
-            "thread": _codes(self.threads, map(_thread, events), len(events)),
-            "ts": parse_us([e.ts for e in events]),
-        }
-        if table not in ("memory", "begin_end"):
-            arrays["dur"] = parse_us([e.dur for e in events])
-        if table == "ops":
-            columns.op_args = _joined([e.args for e in events])
-        if table in _TYPED_ARGS:
-            shape, extract = _TYPED_ARGS[table]
-            args, n_odd = _decode_args(shape, [e.args for e in events])
-            columns.n_odd_args += n_odd
-            arrays |= extract(args)
-        return arrays
+def _arguments(table: str, raws: list[Raw], columns: Columns) -> dict[str, Array]:
+    """The columns of the arguments that a table needs; those of ops stay text, beside the arrays."""
+    if table == "ops":
+        columns.op_args = _joined(raws)
+    if table not in _TYPED_ARGS:
+        return {}
+    shape, extract = _TYPED_ARGS[table]
+    args, n_odd = _decode_args(shape, raws)
+    columns.n_odd_args += n_odd
+    return extract(args)
 
 
 def _codes(codes: Codes[Any], keys: Iterable[Any], n_keys: int) -> NDArray[np.int32]:

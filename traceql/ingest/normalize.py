@@ -1,6 +1,7 @@
 """Column arrays, as decoded, to the input tables: times since the first event, keys, links, null for unknown."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,18 +49,22 @@ def normalize(events: Events, rank: int | None, quirks: QuirkCounter) -> Normali
     first_ns = _first_event(events.tables, untimed)
     threads = _threads(events, rank, quirks)
     source = _Source(events, threads, first_ns or 0)
-    ops, step_ops = _ops(source)
-    launches = _launches(source, ops)
-    tables = {
-        "threads": threads,
-        "ops": ops,
-        "launches": launches,
-        "kernels": link_kernels(_gpu(source, untimed, quirks), launches, ops, quirks),
-        "python_calls": _python_calls(source, quirks),
-        "spans": _spans(source, step_ops, quirks),
-        "syncs": _syncs(source, launches),
-        "memory": _memory(source),
-    }
+    with ThreadPoolExecutor(2) as pool:  # polars and numpy let go of the interpreter: two tables at a time
+        python_calls = pool.submit(_python_calls, source, quirks)
+        memory = pool.submit(_memory, source)
+        ops, step_ops = _ops(source)
+        launches = _launches(source, ops)
+        kernels = link_kernels(_gpu(source, untimed, quirks), launches, ops, quirks)
+        tables = {
+            "threads": threads,
+            "ops": ops,
+            "launches": launches,
+            "kernels": kernels,
+            "python_calls": python_calls.result(),
+            "spans": _spans(source, step_ops, quirks),
+            "syncs": _syncs(source, launches),
+            "memory": memory.result(),
+        }
     ends = [t.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item() for t in _timed(tables)]
     span_ns = max((end for end in ends if end is not None), default=None)
     return Normalized(tables, first_ns, span_ns if first_ns is not None else None)
@@ -223,20 +228,23 @@ def _ops(source: _Source) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The ops, and apart from them the steps that the profiler of 2021 recorded as operators."""
     if not source.has("ops"):
         return OPS.empty(), pl.DataFrame()
-    texts = [
-        pl.Series("args", [blob.decode(errors="replace")]).str.split(ARGS_SEPARATOR.decode()).explode()
-        for blob in source.events.op_args
-    ]
-    frame = source.frame("ops").with_columns(pl.concat(texts, rechunk=False).alias("args"))
-    external_id = pl.col("args").str.extract(r'"[Ee]xternal id"\s*:\s*"?(-?\d{1,18})\b').cast(pl.Int64)
-    frame = frame.drop("code").with_columns(
-        external_id.alias("external_id"), pl.when(pl.col("args") != "{}").then("args").alias("args")
-    )
+    blobs = [blob.decode(errors="replace") for blob in source.events.op_args]
+    args = pl.Series("args", blobs).str.split(ARGS_SEPARATOR.decode()).explode()
+    frame = source.frame("ops").drop("code").with_columns(_external_id(args), args.set(args == "{}", None))
     is_step = _matches(source, "ops", _STEP_OP)
     step_ops = frame.filter(is_step) if is_step.any() else frame.clear()
     frame = frame.filter(~is_step) if is_step.any() else frame
     frame = _with_key(frame, "op_id")
     return OPS.check(frame.with_columns(*nest_frames(frame))), step_ops
+
+
+def _external_id(args: pl.Series) -> pl.Series:
+    """The External id in arguments: as Kineto writes it, at their beginning, else anywhere."""
+    found = args.str.extract(r'^\{\s*"External id":\s*(\d{1,18})\b')
+    if found.null_count():
+        anywhere = args.str.extract(r'"[Ee]xternal id"\s*:\s*"?(-?\d{1,18})\b')
+        found = found.zip_with(found.is_not_null(), anywhere)
+    return found.cast(pl.Int64).alias("external_id")
 
 
 def _matches(source: _Source, table: str, pattern: str) -> pl.Series:

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PIECE_BYTES = 1 << 20
-"""Target size: pieces of 0.5 to 1 MB stay in the cache while they are decoded."""
+PIECE_BYTES = 1 << 19
+"""Least size: pieces of 0.5 to 1 MB stay in the cache while they are decoded."""
 
-_WINDOW_BYTES = 1 << 16
+_WINDOW_BYTES = 1 << 13
+_HEAD_BYTES = 1 << 16
 _MAX_HEADER_BYTES = 1 << 28
 
 BOUNDARY = re.compile(rb'\}\s*,\s*\{\s*"[^\s:,\]}]')
@@ -46,26 +47,20 @@ class PieceReader:
 
     def __iter__(self) -> Iterator[Piece]:
         """The pieces in order. Nothing is yielded when no event array is found."""
-        rest = self._find_events()
-        if rest is None:
+        carried = self._find_events()
+        if carried is None:
             return
         index = 0
-        searched = 0
         for block in self._counted_blocks():
-            rest = rest + block if rest else block
-            start = 0
-            while len(rest) - start >= PIECE_BYTES:
-                cut = _find_cut(rest, max(start + PIECE_BYTES - _WINDOW_BYTES, searched), start + PIECE_BYTES)
-                if cut is None:
-                    searched = max(start, len(rest) - _WINDOW_BYTES)
-                    break
-                end, next_start = cut
-                yield Piece(index, rest[start:end], is_last=False)
-                index += 1
-                start, searched = next_start, 0
-            rest = rest[start:]
-            searched = max(searched - start, 0)
-        yield Piece(index, rest, is_last=True)
+            cut = _last_cut(block) if len(carried) + len(block) >= PIECE_BYTES else None
+            if cut is None:
+                carried += block
+                continue
+            end, next_start = cut
+            yield Piece(index, b"".join((carried, memoryview(block)[:end])), is_last=False)
+            carried = block[next_start:]
+            index += 1
+        yield Piece(index, carried, is_last=True)
 
     def _counted_blocks(self) -> Iterator[bytes]:
         for block in self._blocks:
@@ -77,7 +72,7 @@ class PieceReader:
         text = b""
         for block in self._counted_blocks():
             text += block
-            self.head = self.head or text[:_WINDOW_BYTES]
+            self.head = self.head or text[:_HEAD_BYTES]
             if text.lstrip()[:1] == b"[":
                 return text.lstrip()[1:]
             found = _events_start(text)
@@ -106,8 +101,11 @@ def depth(text: bytes) -> int:
     return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
 
-def _find_cut(text: bytes, window_start: int, goal: int) -> tuple[int, int] | None:
-    """End of one event and start of the next: the last pair before the goal, else the first one after it."""
-    before = deque(BOUNDARY.finditer(text, window_start, goal), maxlen=1)
-    found = before.pop() if before else BOUNDARY.search(text, window_start)
-    return None if found is None else (found.start() + 1, text.index(b"{", found.start()))
+def _last_cut(block: bytes) -> tuple[int, int] | None:
+    """End of one event and start of the next: the last such pair in the block."""
+    for window_start in (max(len(block) - _WINDOW_BYTES, 0), 0):
+        found = deque(BOUNDARY.finditer(block, window_start), maxlen=1)
+        if found:
+            end = found[0].start() + 1
+            return end, block.index(b"{", end)
+    return None

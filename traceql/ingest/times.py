@@ -15,6 +15,7 @@ MISSING = -(2**63)
 
 _MAX_WHOLE_DIGITS = 16
 _NEWLINE, _DOT, _NINE = b"\n.9"
+_SCALE = np.array([1000, 100, 10, 1])
 
 
 def parse_us(texts: Sequence[bytes]) -> NDArray[np.int64]:
@@ -28,8 +29,7 @@ def parse_us(texts: Sequence[bytes]) -> NDArray[np.int64]:
     decimals = _decimals(joined, len(texts))
     if decimals is None:
         return np.array([_parse_one(bytes(text)) for text in texts], np.int64)
-    digits = np.fromstring(joined.replace(b".", b""), np.int64, sep="\n")
-    return digits * np.power(10, 3 - decimals)
+    return np.fromstring(joined.replace(b".", b""), np.int64, sep="\n") * _SCALE[decimals]
 
 
 def _decimals(joined: bytes, n_texts: int) -> NDArray[np.int64] | None:
@@ -38,16 +38,21 @@ def _decimals(joined: bytes, n_texts: int) -> NDArray[np.int64] | None:
         return None
     chars = np.frombuffer(joined, np.uint8)
     ends = np.append(np.flatnonzero(chars == _NEWLINE), len(joined))
-    dots = np.flatnonzero(chars == _DOT)
-    rows = np.searchsorted(ends, dots)
-    if len(ends) != n_texts or np.any(np.diff(rows) == 0):
-        return None
-    decimals = np.zeros(n_texts, np.int64)
-    decimals[rows] = ends[rows] - dots - 1
-    has_dot = np.zeros(n_texts, np.int64)
-    has_dot[rows] = 1
     lengths = np.diff(ends, prepend=-1) - 1
-    whole = lengths - decimals - has_dot
+    if len(ends) != n_texts or lengths.min() < 1:
+        return None
+    if lengths.min() > 4 and joined.count(b".") == n_texts and (chars[ends - 4] == _DOT).all():
+        decimals = np.full(n_texts, 3)  # as Kineto writes them
+        whole = lengths - 4
+    else:
+        dots = np.flatnonzero(chars == _DOT)
+        rows = np.searchsorted(ends, dots)
+        if np.any(np.diff(rows) == 0):
+            return None
+        decimals = np.zeros(n_texts, np.int64)
+        decimals[rows] = ends[rows] - dots - 1
+        whole = lengths - decimals
+        whole[rows] -= 1
     if whole.min() < 1 or whole.max() > _MAX_WHOLE_DIGITS or decimals.max() > 3:
         return None
     overflows = (whole == _MAX_WHOLE_DIGITS) & (chars[ends - lengths] == _NINE)

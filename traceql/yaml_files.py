@@ -1,0 +1,145 @@
+"""Strict reading of YAML data files: every fault is a `RuleError` that says file, line and column.
+
+YAML 1.2, so that no word is a surprise boolean. Duplicate and unknown fields are errors, with the nearest known name.
+"""
+
+import difflib
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import NoReturn, Protocol, cast
+
+from traceql.errors import RuleError
+
+
+class _Mark(Protocol):
+    """A place in a YAML file, counted from 0."""
+
+    line: int
+    column: int
+
+
+class Node(Protocol):
+    """What is used of ruamel's nodes, which carry no type hints."""
+
+    id: str
+    """scalar, sequence or mapping."""
+    tag: object
+    value: object
+    start_mark: _Mark
+
+
+class _Fault(Protocol):
+    """What is used of ruamel's errors."""
+
+    problem: str | None
+    problem_mark: _Mark | None
+    context_mark: _Mark | None
+
+
+class YamlReader:
+    """Strict reading of one YAML file: every fault is a `RuleError` that says where."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def document(self) -> Node:
+        """The one document of the file."""
+        from ruamel.yaml import YAML  # noqa: PLC0415 - slow to import, and mostly what is read is remembered
+        from ruamel.yaml.error import MarkedYAMLError  # noqa: PLC0415
+        from ruamel.yaml.reader import ReaderError  # noqa: PLC0415
+
+        text = self._text()
+        try:
+            node = cast("Node | None", YAML(typ="safe", pure=True).compose(text))  # pyright: ignore[reportUnknownMemberType]
+        except MarkedYAMLError as error:
+            fault = cast("_Fault", error)
+            mark = fault.problem_mark or fault.context_mark
+            line, column = (mark.line, mark.column) if mark else (0, 0)
+            self._fail_at(line, column, fault.problem or "not YAML", _NOT_YAML)
+        except ReaderError as error:
+            line, column = _position(text, cast("int", error.position))  # pyright: ignore[reportUnknownMemberType]
+            self._fail_at(line, column, "a control character", _NOT_YAML)
+        except RecursionError:
+            self._fail_at(0, 0, "nested too deeply", _NOT_YAML)
+        if node is None:
+            self._fail_at(0, 0, "the file is empty", "It must have a list `rows`.")
+        return node
+
+    def mapping(
+        self, node: Node, *, required: AbstractSet[str], optional: AbstractSet[str] = frozenset()
+    ) -> dict[str, Node]:
+        """The fields of a mapping; all required, none unknown, none twice."""
+        if node.id != "mapping":
+            self.fail(node, "expected fields", f"Write `field: value`: {', '.join(sorted(required | optional))}.")
+        fields: dict[str, Node] = {}
+        for key, value in cast("list[tuple[Node, Node]]", node.value):
+            name = self.one_of(key, sorted(required | optional), "field")
+            if name in fields:
+                self.fail(key, f"field {name} stands twice", "Keep one of the two.")
+            fields[name] = value
+        if missing := sorted(required - fields.keys()):
+            self.fail(node, f"missing: {', '.join(missing)}", "Add what is missing.")
+        return fields
+
+    def items(self, node: Node) -> list[Node]:
+        """The items of a list."""
+        if node.id != "sequence":
+            self.fail(node, "expected a list", "Begin each item with `- `.")
+        return cast("list[Node]", node.value)
+
+    def texts(self, node: Node) -> list[Node]:
+        """A text, or a list of at least one."""
+        nodes = self.items(node) if node.id == "sequence" else [node]
+        if not nodes:
+            self.fail(node, "the list is empty", "Give at least one.")
+        return nodes
+
+    def text(self, node: Node) -> str:
+        """A text that is not empty."""
+        if node.id != "scalar" or str(node.tag) != "tag:yaml.org,2002:str" or not node.value:
+            self.fail(node, "expected a text", "Put it in quotes.")
+        return cast("str", node.value)
+
+    def one_of(self, node: Node, known: Sequence[str], what: str) -> str:
+        """A text that is one of the known names."""
+        name = self.text(node)
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            advice = f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(known)}."
+            self.fail(node, f"unknown {what} {name[:80]!r}", advice)
+        return name
+
+    def where(self, node: Node) -> str:
+        """file:line:column of a node."""
+        return self._place(node.start_mark.line, node.start_mark.column)
+
+    def fail(self, node: Node, message: str, hint: str) -> NoReturn:
+        """Raises a `RuleError` that says where."""
+        raise RuleError(f"{self.where(node)}: {message}", hint)
+
+    def _fail_at(self, line: int, column: int, message: str, hint: str) -> NoReturn:
+        raise RuleError(f"{self._place(line, column)}: {message}", hint)
+
+    def _place(self, line: int, column: int) -> str:
+        return f"{self._path}:{line + 1}:{column + 1}"
+
+    def _text(self) -> str:
+        try:
+            data = self._path.read_bytes()
+        except OSError as error:
+            raise RuleError(f"{self._path}: {error.strerror}", "Check the path.") from error
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line, column = _position(data[: error.start].decode("utf-8-sig"), None)
+            self._fail_at(line, column, "not UTF-8", "Save the file as UTF-8.")
+
+
+_NOT_YAML = "The file must be YAML 1.2."
+
+
+def _position(text: str, end: int | None) -> tuple[int, int]:
+    """Line and column, from 0, of a place in a text."""
+    before = text[:end]
+    return before.count("\n"), len(before) - before.rfind("\n") - 1
