@@ -1,23 +1,19 @@
 """The synthetic traces are what they claim: Kineto's layout, the founding figures, comparable ranks."""
 
 import gzip
-import importlib
 import io
 import json
 import re
-import sys
 from collections import Counter, defaultdict
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import make_trace
 import pytest
 import zstandard
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-make_trace = importlib.import_module("make_trace")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

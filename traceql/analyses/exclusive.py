@@ -65,7 +65,8 @@ class _Timeline:
 
 def _timeline(start: Int, end: Int, borders: Int) -> _Timeline:
     inside = borders[(borders > start.min()) & (borders < end.max())]
-    edges = np.unique(np.concatenate([start, end, inside]))
+    edges = np.sort(np.concatenate([start, end, inside]))
+    edges = edges[np.diff(edges, prepend=edges[0] - 1) > 0]
     first, last = np.searchsorted(edges, start), np.searchsorted(edges, end)
     n_edges = len(edges)
     change = np.bincount(first, minlength=n_edges) - np.bincount(last, minlength=n_edges)
