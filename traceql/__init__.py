@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from traceql import analyses
+    from traceql.run import load_run
     from traceql.trace import Trace, load
 
 __version__ = "0.1.0"
-__all__ = ["Trace", "__version__", "analyses", "load"]
+__all__ = ["Trace", "__version__", "analyses", "load", "load_run"]
 
-_HOMES = {"Trace": "traceql.trace", "load": "traceql.trace"}
+_HOMES = {"Trace": "traceql.trace", "load": "traceql.trace", "load_run": "traceql.run"}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,11 +19,13 @@ FORMAT_VERSION = 1
 """Of the cached tables: raised whenever what a trace file is turned into changes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One profiler file of one process. The tables are described in `traceql.tables`."""
 
     meta: TraceMeta
+    parts: tuple[TraceMeta, ...]
+    """One for each file: this one, or those of a run (`traceql.run`), in order of rank."""
     quirks: tuple[Quirk, ...]
     categories: Categories
     kernels: pl.LazyFrame
@@ -85,7 +87,9 @@ def load(
 def _trace(info: _Info, tables: dict[str, pl.LazyFrame], categories: Categories) -> Trace:
     frames = {name: frame for name, frame in tables.items() if name != "kernels"}
     kernels = annotate_kernels(tables["kernels"], categories)
-    return Trace(meta=info.meta, quirks=info.quirks, categories=categories, kernels=kernels, **frames)
+    return Trace(
+        meta=info.meta, parts=(info.meta,), quirks=info.quirks, categories=categories, kernels=kernels, **frames
+    )
 
 
 def _refuse_losses(info: _Info) -> None:

@@ -191,8 +191,8 @@ def _joined(texts: list[Raw]) -> bytes:
 def integers(values: Sequence[int | None]) -> NDArray[np.int64]:
     """A column of integers; `MISSING` for null and for what does not fit 64 bits."""
     try:
-        return np.array([MISSING if value is None else value for value in values], np.int64)
-    except OverflowError:
+        return np.fromiter(values, np.int64, len(values))  # pyright: ignore[reportArgumentType]
+    except (TypeError, OverflowError):
         fits = [v if v is not None and MISSING < v < -MISSING else MISSING for v in values]
         return np.array(fits, np.int64)
 
@@ -215,28 +215,30 @@ def _decode_args(shape: type[Struct], raws: list[Raw]) -> tuple[list[Any], int]:
 
 
 def _gpu_columns(args: list[GpuArgs]) -> dict[str, Array]:
-    fields = ("device", "stream", "correlation", "graph_id", "graph_node_id", "bytes")
-    columns = {name: integers([getattr(a, name) for a in args]) for name in fields}
+    columns = _plain_columns("device", "stream", "correlation", "graph_id", "graph_node_id", "bytes")(args)
     columns["external_id"] = _external_ids(args)
     for name in ("grid", "block"):
         shapes = [shape if shape and len(shape) == 3 else _NO_SHAPE for shape in map(attrgetter(name), args)]
-        columns |= {f"{name}_{axis}": integers([shape[i] for shape in shapes]) for i, axis in enumerate("xyz")}
+        columns |= {
+            f"{name}_{axis}": integers(sizes) for axis, sizes in zip("xyz", zip(*shapes, strict=True), strict=True)
+        }
     return columns
 
 
-_NO_SHAPE: list[int | None] = [None, None, None]
+_NO_SHAPE = [MISSING, MISSING, MISSING]
 
 
 def _external_ids(args: Sequence[GpuArgs | CallArgs]) -> Array:
-    return integers([a.external_id if a.external_id is not None else a.external_id_2021 for a in args])
+    new, old = (integers(list(map(attrgetter(name), args))) for name in ("external_id", "external_id_2021"))
+    return np.where(new == MISSING, old, new)
 
 
 def _call_columns(args: list[CallArgs]) -> dict[str, Array]:
-    return {"correlation": integers([a.correlation for a in args]), "external_id": _external_ids(args)}
+    return _plain_columns("correlation")(args) | {"external_id": _external_ids(args)}
 
 
 def _plain_columns(*names: str) -> Callable[[list[Any]], dict[str, Array]]:
-    return lambda args: {name: integers([getattr(a, name) for a in args]) for name in names}
+    return lambda args: {name: integers(list(map(attrgetter(name), args))) for name in names}
 
 
 _TYPED_ARGS: dict[str, tuple[type[Struct], Callable[[list[Any]], dict[str, Array]]]] = {

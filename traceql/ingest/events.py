@@ -1,12 +1,15 @@
 """The shapes in which Kineto writes events and their arguments, for msgspec to decode.
 
-`ts`, `dur` and `args` stay raw: times are parsed from their digits, arguments only where a table needs them.
+`ts`, `dur` and `args` stay raw: times are parsed from their digits, arguments only where a table needs them. A number
+that is not there is `MISSING`, so that most columns of numbers hold nothing but integers.
 """
 
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct, field
+
+from traceql.ingest.times import MISSING
 
 _EMPTY = Raw(b"{}")
 Shape = TypeVar("Shape", bound=Struct)
@@ -28,50 +31,50 @@ class Event(Struct, gc=False):
 class GpuArgs(Struct, gc=False):
     """Arguments of a kernel, memcpy or memset, in the spellings of 2020 to 2026."""
 
-    device: int | None = None
-    stream: int | None = None
-    correlation: int | None = None
-    external_id: int | None = field(name="External id", default=None)
-    external_id_2021: int | None = field(name="external id", default=None)
-    graph_id: int | None = field(name="graph id", default=None)
-    graph_node_id: int | None = field(name="graph node id", default=None)
+    device: int | None = MISSING
+    stream: int | None = MISSING
+    correlation: int | None = MISSING
+    external_id: int | None = field(name="External id", default=MISSING)
+    external_id_2021: int | None = field(name="external id", default=MISSING)
+    graph_id: int | None = field(name="graph id", default=MISSING)
+    graph_node_id: int | None = field(name="graph node id", default=MISSING)
     grid: list[int] | None = None
     block: list[int] | None = None
-    bytes: int | None = None
+    bytes: int | None = MISSING
 
 
 class CallArgs(Struct, gc=False):
     """Arguments of a runtime or driver call."""
 
-    correlation: int | None = None
-    external_id: int | None = field(name="External id", default=None)
-    external_id_2021: int | None = field(name="external id", default=None)
+    correlation: int | None = MISSING
+    external_id: int | None = field(name="External id", default=MISSING)
+    external_id_2021: int | None = field(name="external id", default=MISSING)
 
 
 class PythonArgs(Struct, gc=False):
     """Arguments of a Python frame."""
 
-    python_id: int | None = field(name="Python id", default=None)
-    parent_id: int | None = field(name="Python parent id", default=None)
+    python_id: int | None = field(name="Python id", default=MISSING)
+    parent_id: int | None = field(name="Python parent id", default=MISSING)
 
 
 class SyncArgs(Struct, gc=False):
     """Arguments of a cuda_sync event."""
 
-    device: int | None = None
-    stream: int | None = None
-    correlation: int | None = None
+    device: int | None = MISSING
+    stream: int | None = MISSING
+    correlation: int | None = MISSING
 
 
 class MemoryArgs(Struct, gc=False):
     """Arguments of a `[memory]` instant."""
 
-    bytes: int | None = field(name="Bytes", default=None)
-    addr: int | None = field(name="Addr", default=None)
-    device_type: int | None = field(name="Device Type", default=None)
-    device_id: int | None = field(name="Device Id", default=None)
-    total_allocated: int | None = field(name="Total Allocated", default=None)
-    total_reserved: int | None = field(name="Total Reserved", default=None)
+    bytes: int | None = field(name="Bytes", default=MISSING)
+    addr: int | None = field(name="Addr", default=MISSING)
+    device_type: int | None = field(name="Device Type", default=MISSING)
+    device_id: int | None = field(name="Device Id", default=MISSING)
+    total_allocated: int | None = field(name="Total Allocated", default=MISSING)
+    total_reserved: int | None = field(name="Total Reserved", default=MISSING)
 
 
 class NameArgs(Struct, gc=False):

@@ -99,6 +99,35 @@ KINDS: dict[str, QuirkKind] = {
         QuirkKind("unknown-category", "note", "Events of categories that traceql does not use."),
         QuirkKind("not-a-gpu", "note", "Device events of an accelerator that is not a GPU; not analysed."),
         QuirkKind("duplicate-step", "note", "Steps of one number that appear more than once."),
+        QuirkKind(
+            "rank-conflict",
+            "note",
+            "Files whose name tells another rank than their distributedInfo, which was believed:",
+        ),
+        QuirkKind(
+            "rank-by-name",
+            "note",
+            "Files whose rank is from their name, since distributedInfo tells none, or the same one for several.",
+        ),
+        QuirkKind(
+            "rank-by-order",
+            "note",
+            "Files that tell no rank, neither recorded nor in their name; numbered in order of the names.",
+        ),
+        QuirkKind(
+            "ranks-numbered",
+            "note",
+            "Several files are of one rank (--force): all files are numbered anew, by rank and name.",
+        ),
+        QuirkKind("missing-rank", "note", "Ranks of the job without a file:"),
+        QuirkKind("mixed-jobs", "note", "The files look like those of different jobs (--force):"),
+        QuirkKind(
+            "no-common-clock",
+            "note",
+            "Files of a run that do not all tell their absolute time: each begins at zero, so times of two ranks "
+            "cannot be compared.",
+        ),
+        QuirkKind("not-a-trace", "note", "Files beside the traces that are none were left out:"),
     )
 }
 

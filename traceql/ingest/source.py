@@ -238,7 +238,7 @@ def _folder_hint(folder: Path) -> str:
     except OSError:
         names = []
     examples = f", e.g. {', '.join(names[:3])}" if names else "; this one holds no .json file"
-    return f"Folders are for a later version: for now name a file inside it{examples}."
+    return f"A folder is a run (traceql.load_run); to load one trace name a file inside it{examples}."
 
 
 def _stdin() -> BinaryIO:
