@@ -1,11 +1,13 @@
 """The command line and its pages: over summaries built by hand, and end to end over real traces."""
 
 import contextlib
+import gzip
 import importlib.util
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.cells import cell_len
 
+from traceql.analyses.rank_stats import RANK_STATS, RunSummary
 from traceql.analyses.step_windows import STEPS
 from traceql.analyses.summary import (
     CATEGORIES,
@@ -595,6 +598,132 @@ def test_some_steps_only() -> None:
     document = json.loads(summarize(SGLANG, "--steps", "5:10", "--stage", "decode", "--format", "json").stdout)
     assert [step["step"] for step in document["steps"]] == [5, 6, 7, 8, 9]
     assert document["n_windows"] == 5
+
+
+RUN = [FIXTURES / "glm5" / f"tiny-gather-eager-TP-{rank}.json.gz" for rank in range(2)]
+
+
+def run_document(*arguments: str | Path) -> dict[str, Any]:
+    result = run("summarize", "--no-cache", *arguments, "--format", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def test_the_page_of_a_run_is_as_accepted() -> None:
+    page = run("summarize", "--no-cache", *reversed(RUN)).stdout
+    first, second, *_ = page.splitlines()
+    assert first == ("step 7.427 ms on rank 1 (median rank of 2, median of 2 complete steps); slowest rank 0: 7.703 ms")
+    assert second.startswith("all ranks: nccl ")
+    golden("glm5-run.txt", page)
+    golden("glm5-run-steps.txt", run("summarize", "--no-cache", *RUN, "--by", "step").stdout)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_page_of_a_run_fits(width: int) -> None:
+    page = render_text(summary_page(a_run(), View()), width=width)
+    assert max(map(cell_len, page.splitlines())) <= width
+
+
+def a_run(**changes: Any) -> RunSummary:
+    rank = dict.fromkeys(RANK_STATS.names) | {"device": 0, "name": "x-TP-0.json.gz", "n_steps": 2}
+    rows = [rank | {"rank": i, "wall_ns": wall, "idle_ns": 1e6} for i, wall in enumerate((10e6, 30e6, 20e6, 12e6))]
+    steps = table(STEPS, *(step(number, rank=rank) for rank in range(4) for number in range(2)))
+    usual: dict[str, Any] = vars(a_summary(steps=steps, n_windows=8)) | {"ranks": table(RANK_STATS, *rows)}
+    return RunSummary(**usual | changes)
+
+
+def test_a_run_of_an_even_number_of_ranks_is_led_by_the_faster_middle_one() -> None:
+    line = text(a_run(), 200).splitlines()[0]
+    assert line == (
+        "decode step 12.000 ms on rank 3 (median rank of 4, median of 2 complete steps, batch 8); "
+        "slowest rank 1: 30.000 ms"
+    )
+
+
+def test_ranks_of_equal_steps_have_no_slowest_one() -> None:
+    ranks = a_run().ranks.with_columns(wall_ns=pl.lit(10e6))
+    assert "slowest" not in text(a_run(ranks=ranks))
+
+
+def test_unequal_numbers_of_steps_are_said() -> None:
+    assert "Ranks have from" not in text(a_run())
+    ranks = a_run().ranks.with_columns(n_steps=pl.int_range(4))
+    assert "Ranks have from 0 to 3 complete steps" in text(a_run(ranks=ranks))
+
+
+def test_missing_ranks_and_files_left_out_are_on_the_page(tmp_path: Path) -> None:
+    for path, rank in zip(RUN, (b"0", b"3"), strict=True):
+        data = gzip.decompress(path.read_bytes())
+        data = data.replace(b'"world_size": 2', b'"world_size": 4').replace(b'"rank": 1', b'"rank": ' + rank)
+        (tmp_path / path.name).write_bytes(data)
+    (tmp_path / "manifest.json").write_text("{}")
+    page = " ".join(run("summarize", "--no-cache", tmp_path).stdout.split())
+    assert "ranks 0, 3 of 4 (without 1, 2)" in page
+    assert "Ranks of the job without a file: 1, 2. (2 × missing-rank)" in page
+    assert "left out: manifest.json. (1 × not-a-trace)" in page
+    assert "tiny-gather-eager-TP-1.json.gz (rank 3). (1 × rank-conflict)" in page
+
+
+def test_a_run_is_named_by_files_a_folder_or_a_pattern(tmp_path: Path) -> None:
+    for path in RUN:
+        shutil.copy(path, tmp_path)
+    documents = [run_document(*RUN), run_document(tmp_path), run_document(tmp_path / "tiny-*")]
+    assert documents[0] == documents[1] == documents[2]
+    ranks = documents[0]["ranks"]
+    assert [(row["rank"], row["name"], row["n_steps"]) for row in ranks] == [(0, RUN[0].name, 2), (1, RUN[1].name, 2)]
+    assert documents[0]["trace"]["rank"] is None
+    assert documents[0]["trace"]["world_size"] == 2
+    assert {step["rank"] for step in documents[0]["steps"]} == {0, 1}
+    assert run_document(RUN[0])["ranks"] == []
+
+
+def test_only_the_ranks_asked_for() -> None:
+    one, alone = run_document(*RUN, "--rank", "1"), run_document(RUN[1])
+    assert (one["groups"], one["step_stats"]) == (alone["groups"], alone["step_stats"])
+    assert (one["trace"]["name"], one["ranks"]) == (RUN[1].name, [])
+    assert run_document(*RUN, "--rank", "1", "--rank", "0")["ranks"] == run_document(*RUN)["ranks"]
+    result = run("summarize", "--no-cache", *RUN, "--rank", "2")
+    assert (result.exit_code, result.stderr) == (2, "error: there is no rank 2\nhint: The ranks are 0, 1.\n")
+
+
+def test_files_of_one_rank_are_refused_unless_forced() -> None:
+    other = FIXTURES / "glm5" / "tiny-pool-eager-TP-0.json.gz"
+    result = run("summarize", "--no-cache", RUN[0], other)
+    assert result.exit_code == 2
+    assert "several files of one rank" in result.stderr
+    assert "--force" in result.stderr
+    forced = run_document(RUN[0], other, "--force")
+    assert [row["name"] for row in forced["ranks"]] == [RUN[0].name, other.name]
+    assert "ranks-numbered" in {quirk["id"] for quirk in forced["quirks"]}
+
+
+def test_no_trace_of_a_folder_is_overwritten(tmp_path: Path) -> None:
+    shutil.copy(RUN[0], tmp_path)
+    trace = tmp_path / RUN[0].name
+    for given in (tmp_path, f"{tmp_path}/*", trace):
+        result = run("summarize", "--no-cache", given, "-o", trace, "--force")
+        assert (result.exit_code, trace.read_bytes()) == (2, RUN[0].read_bytes())
+        assert "is the trace itself" in result.stderr
+
+
+def test_what_belongs_together_stays_on_one_line() -> None:
+    for width in range(40, 110):
+        head = text(a_summary(), width).split("\n\n")[0]
+        assert "\u00a0" not in head
+        for part in ("copy 70.0 %", "gemm 20.0 %", "idle 10.0 %"):
+            assert any(part in line for line in head.splitlines())
+
+
+def test_what_is_not_recorded_of_the_software_is_left_out() -> None:
+    assert "software  engine sglang, torch 2.9.1, CUDA runtime 12.8\n" in text(a_summary())
+    bare = TraceMeta(name="x", size_bytes=2, n_events=9)
+    assert "software  not recorded\n" in text(a_summary(trace=bare))
+
+
+def test_confidence_is_a_number() -> None:
+    assert "4 by annotation (confidence 1.0), 3 complete" in text(a_summary())
+    steps = a_summary().steps.with_columns(confidence=pl.lit(0.85))
+    assert "(confidence 0.85)" in text(a_summary(steps=steps))
 
 
 def test_force_overwrites(tmp_path: Path) -> None:

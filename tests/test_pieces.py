@@ -83,6 +83,7 @@ def test_every_event_is_read_once(events, layout, block_size, bare, keys):
     keys.pop("traceEvents", None)
     whole = events if bare else {**keys, "traceEvents": events, "traceName": '},{"x'}
     reader, found, quirks = read(json.dumps(whole, **layout).encode(), block_size)
+    quirks.pop("odd-arguments", None)  # an argument may happen to have a name that is read
     assert quirks == {}
     assert found.event_counts == Counter((e["ph"], e["cat"]) for e in events)
     for category, table in (("kernel", "gpu"), ("cpu_op", "ops")):

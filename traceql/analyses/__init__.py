@@ -7,10 +7,33 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.category_times import step_categories as _step_categories
+from traceql.analyses.collectives import clock_offsets, collectives, rank_waits
+from traceql.analyses.concurrency import comm_overlap
+from traceql.analyses.idle import idle_gaps
+from traceql.analyses.pace import launch_stats, queue_depth, step_pace
+from traceql.analyses.rank_stats import RunSummary, summarize_run
 from traceql.analyses.summary import Selection, Summary, summarize
 from traceql.trace import Trace
 
-__all__ = ["Attribution", "Selection", "Summary", "kernel_steps", "step_categories", "steps", "summarize"]
+__all__ = [
+    "Attribution",
+    "RunSummary",
+    "Selection",
+    "Summary",
+    "clock_offsets",
+    "collectives",
+    "comm_overlap",
+    "idle_gaps",
+    "kernel_steps",
+    "launch_stats",
+    "queue_depth",
+    "rank_waits",
+    "step_categories",
+    "step_pace",
+    "steps",
+    "summarize",
+    "summarize_run",
+]
 
 
 def steps(trace: Trace) -> pl.DataFrame:

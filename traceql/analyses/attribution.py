@@ -1,6 +1,7 @@
 """Everything that steps need, worked out once: marks, which step launched what, windows, exclusive times."""
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -31,7 +32,13 @@ class Attribution:
 
     @classmethod
     def of(cls, trace: Trace) -> "Attribution":
-        """Works it out for a trace."""
+        """That of a trace or run: worked out when it is first asked for, and kept while the trace is."""
+        if trace not in _known:
+            _known[trace] = cls._worked_out(trace)
+        return _known[trace]
+
+    @classmethod
+    def _worked_out(cls, trace: Trace) -> "Attribution":
         kernels = trace.kernels.select(_COLUMNS).collect()
         launches = trace.launches.select("launch_id", "rank", "thread_id", "name", "start_ns", "dur_ns")
         launches = launches.collect().lazy()
@@ -48,3 +55,6 @@ class Attribution:
             ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.min("start_ns")
         )
         return int(span["ns"].sum()) - int(self.steps["wall_ns"].sum())
+
+
+_known: WeakKeyDictionary[Trace, Attribution] = WeakKeyDictionary()

@@ -174,8 +174,10 @@ def _windows(rows: pl.DataFrame) -> pl.DataFrame:
     """Adds is_complete, separable and wall_ns: windows run from one start to the next on the same device."""
     next_start = pl.col("start_ns").shift(-1).backward_fill().over(_PLACE, order_by="step")
     latest_before = pl.col("start_ns").forward_fill().shift().cum_max().over(_PLACE, order_by="step")
-    earliest_after = pl.col("start_ns").cum_min(reverse=True).shift(-1).over(_PLACE, order_by="step")
-    ordered = ~((earliest_after <= pl.col("start_ns")) | (pl.col("start_ns") <= latest_before)).fill_null(False)
+    earliest_after = pl.col("start_ns").backward_fill().cum_min(reverse=True).shift(-1).over(_PLACE, order_by="step")
+    begun_before = (pl.col("start_ns") <= latest_before).fill_null(False)
+    overtaken = ((earliest_after <= pl.col("start_ns")) | (earliest_after < next_start)).fill_null(False)
+    ordered = pl.col("start_ns").is_null() | ~(begun_before | overtaken)
     rows = rows.with_columns(next_start_ns=next_start, separable=ordered & ~pl.col("overlaps"))
     is_complete = pl.col("next_start_ns").is_not_null() & pl.col("start_ns").is_not_null()
     end = pl.coalesce("next_start_ns", "last_end_ns")

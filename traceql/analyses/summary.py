@@ -138,7 +138,7 @@ def summarize(trace: Trace, selection: Selection | None = None) -> Summary:
     """
     selection = selection or Selection()
     found = Attribution.of(trace)
-    chosen = _selected(found.steps, selection)
+    chosen = selected_steps(found.steps, selection)
     complete = chosen.filter(pl.col("is_complete") & pl.col("separable"))
     scope = "steps" if complete.height else "trace"
     part = _step_part(found, complete) if complete.height else _whole(found)
@@ -184,7 +184,12 @@ class _Part:
         return int(self.times["exclusive_ns"].sum())
 
 
-def _selected(steps: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+def selected_steps(steps: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+    """The steps that a selection names, complete or not.
+
+    Raises:
+        MissingDataError: it names none.
+    """
     wanted = pl.lit(True)
     if selection.first_step is not None:
         wanted &= pl.col("step") >= selection.first_step

@@ -12,6 +12,8 @@ from traceql.errors import TraceqlError
 
 COMMANDS = {
     "summarize": "Where the time of each step goes.",
+    "idle": "Why the GPU was idle, and whether it waits for the host.",
+    "ranks": "The ranks of a run side by side: who waits, for whom and why.",
     "cache": "The columnar cache of traces already read.",
 }
 """Command name, which is also its module in this folder, and what it does."""

@@ -53,7 +53,16 @@ def combine(*decorators: Decorator) -> Decorator:
     return apply
 
 
-trace_argument = click.argument("trace", type=click.Path(path_type=Path, allow_dash=True))
+run_argument = click.argument(
+    "traces", nargs=-1, required=True, metavar="TRACE...", type=click.Path(path_type=Path, allow_dash=True)
+)
+"""The files, folders and patterns of a run, as `traceql.run.load_run` takes them."""
+
+rank_option = click.option(
+    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="N",
+    help="Only this rank of a run; may be given several times.",
+)  # fmt: skip
+
 
 step_options = combine(
     click.option("--steps", type=StepRange(), default=(None, None), metavar="A:B",
@@ -74,7 +83,7 @@ output_options = combine(
                  help="Form of the output. [default: by the name of FILE, else table]"),
     click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
                  help="Write to FILE instead of standard output."),
-    click.option("--force", is_flag=True, help="Overwrite FILE."),
+    click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together."),
 )  # fmt: skip
 
 

@@ -2,10 +2,18 @@
 
 import contextlib
 import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traceql.errors import OutputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from traceql.report.page import Section
 
 PIPE_WIDTH = 100
 """Width of text that is not for a terminal, in cells."""
@@ -32,6 +40,32 @@ def check_output(output: Path | None, *, force: bool, is_binary: bool, source: P
         raise OutputError(f"{output} is the trace itself", "Name another file.")
     if output.is_file() and not force:
         raise OutputError(f"{output} exists", "Overwrite it with --force, or name another file.")
+
+
+def formatted(
+    form: str,
+    *,
+    to_file: bool,
+    page: "Callable[[], list[Section]]",
+    table: "Callable[[], pl.DataFrame]",
+    document: Callable[[], bytes],
+) -> bytes | str:
+    """A result in the form asked for, of which only that form is made: page, table or JSON document.
+
+    A page on a terminal has the terminal's width and, unless NO_COLOR is set, colour.
+    """
+    from traceql.report import export, markdown, text  # noqa: PLC0415 - polars and rich: only when they are used
+
+    if form == "json":
+        return document()
+    if form in ("csv", "parquet"):
+        return export.to_csv(table()) if form == "csv" else export.to_parquet(table())
+    if form == "markdown":
+        return markdown.render_markdown(page())
+    is_terminal = not to_file and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
+    color = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return text.render_text(page(), width=width, color=color)
 
 
 def write_output(data: bytes | str, output: Path | None) -> None:

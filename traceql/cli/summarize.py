@@ -1,20 +1,12 @@
 """`traceql summarize`: where the time of each step goes."""
 
-import os
-import shutil
-import signal
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from traceql.cli.options import load_options, output_form, output_options, step_options, trace_argument
-from traceql.cli.output import PIPE_WIDTH, check_output, write_output
-from traceql.cli.progress import read_progress
-
-if TYPE_CHECKING:
-    from traceql.analyses.summary import Selection, Summary
+from traceql.cli.loading import Loading, check_run_output, load_traces
+from traceql.cli.options import load_options, output_form, output_options, rank_option, run_argument, step_options
+from traceql.cli.output import formatted, write_output
 
 TOP = 15
 """Rows of a long table on a page; data has all of them."""
@@ -24,8 +16,9 @@ TOP = 15
     "summarize",
     epilog="Example: traceql summarize trace.json.gz --stage decode --by kernel --top 30",
 )
-@trace_argument
+@run_argument
 @step_options
+@rank_option
 @click.option(
     "--by",
     type=click.Choice(["group", "category", "kernel", "op", "step"]),
@@ -38,9 +31,10 @@ TOP = 15
 @load_options
 def command(
     *,
-    trace: Path,
+    traces: tuple[Path, ...],
     steps: tuple[int | None, int | None],
     stage: str | None,
+    ranks: tuple[int, ...],
     by: str | None,
     top: int | None,
     full_names: bool,
@@ -54,47 +48,26 @@ def command(
     """Where the time of each step goes.
 
     TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
+    Several files, a folder or a pattern are a run: the ranks of one job.
     Printed are the step time and, by group, category and kernel, the milliseconds of a step that each takes.
     """
     form = output_form(form, output)
-    check_output(output, force=force, is_binary=form == "parquet", source=trace)
+    check_run_output(output, traces, force=force, is_binary=form == "parquet")
 
-    from traceql.analyses.summary import Selection  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.rank_stats import summarize_run  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.summary import Selection  # noqa: PLC0415
+    from traceql.report import export, sections  # noqa: PLC0415
+    from traceql.report.remarks import remarks  # noqa: PLC0415
 
-    summary = _summarize(trace, Selection(*steps, stage), categories=categories, cache=not no_cache, strict=strict)
-    is_terminal = output is None and sys.stdout.isatty()
-    write_output(_formatted(summary, form, by, top, full_names=full_names, is_terminal=is_terminal), output)
-
-
-def _summarize(path: Path, selection: "Selection", *, categories: Path | None, cache: bool, strict: bool) -> "Summary":
-    import traceql  # noqa: PLC0415
-    from traceql.analyses import summarize  # noqa: PLC0415
-
-    _let_reads_be_interrupted()
-    with read_progress(f"reading {path.name}") as progress:
-        trace = traceql.load(path, cache=cache, strict=strict, categories=categories, progress=progress)
-    return summarize(trace, selection)
-
-
-def _let_reads_be_interrupted() -> None:
-    """Lets Ctrl-C end a wait for standard input: after polars' signal handler the read would just go on."""
-    if hasattr(signal, "siginterrupt"):  # not on Windows
-        signal.siginterrupt(signal.SIGINT, True)
-
-
-def _formatted(
-    summary: "Summary", form: str, by: str | None, top: int | None, *, full_names: bool, is_terminal: bool
-) -> bytes | str:
-    from traceql.report import export, markdown, sections, text  # noqa: PLC0415
-
-    if form == "json":
-        return export.to_json(summary, top)
-    if form in ("csv", "parquet"):
-        frame = export.table_of(summary, by or "category", top)
-        return export.to_csv(frame) if form == "csv" else export.to_parquet(frame)
-    page = sections.summary_page(summary, sections.View(by, top or TOP, full_names))
-    if form == "markdown":
-        return markdown.render_markdown(page)
-    width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
-    color = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return text.render_text(page, width=width, color=color)
+    trace = load_traces(traces, ranks, Loading(force, categories, not no_cache, strict))
+    summary = summarize_run(trace, Selection(*steps, stage))
+    said = remarks(trace, summary)
+    view = sections.View(by, top or TOP, full_names, said)
+    result = formatted(
+        form,
+        to_file=output is not None,
+        page=lambda: sections.summary_page(summary, view),
+        table=lambda: export.table_of(summary, by or "category", top),
+        document=lambda: export.to_json(summary, top, said),
+    )
+    write_output(result, output)

@@ -2,12 +2,14 @@
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import orjson
 import polars as pl
 
+from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 
 TABLES = {"group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps"}
@@ -35,9 +37,10 @@ def to_parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def to_json(summary: Summary, top: int | None = None) -> bytes:
-    """The summary as one JSON object, indented; `top` shortens `kernels` and `ops` only."""
-    return orjson.dumps(summary_document(summary, top), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+def to_json(summary: Summary, top: int | None = None, remarks: Sequence[str] = ()) -> bytes:
+    """The summary and remarks on it as one JSON object, indented; `top` shortens `kernels` and `ops` only."""
+    document = summary_document(summary, top) | {"remarks": list(remarks)}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]:
@@ -63,6 +66,7 @@ def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]
             "n_kernels": summary.outside_n_kernels,
             "wall_ns": summary.outside_wall_ns,
         },
+        "ranks": _rows(summary.ranks) if isinstance(summary, RunSummary) else [],
         "steps": _rows(summary.steps),
         "step_stats": _rows(summary.step_stats),
         "outliers": _rows(summary.outliers.select("rank", "device", "step")),

@@ -43,7 +43,7 @@ def _cell(column: Column, text: str) -> str:
 
 def escape(text: str) -> str:
     """The text with a backslash before every character that Markdown or HTML would act on."""
-    return _SPECIAL.sub(r"\\\1", text)
+    return _SPECIAL.sub(r"\\\1", text.replace("\u00a0", " "))
 
 
 def code(text: str) -> str:

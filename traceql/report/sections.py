@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from traceql import fmt
+from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
@@ -24,6 +25,7 @@ class View:
     by: str | None = None
     top: int = 15
     full_names: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 SectionMaker = Callable[[Summary, View], Section | None]
@@ -37,17 +39,20 @@ def summary_page(summary: Summary, view: View) -> list[Section]:
     return [section for section in sections if section is not None]
 
 
-def headline(summary: Summary, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
+def headline(summary: Summary, view: View) -> Section:
     """The answer in one sentence: how long a step takes and what it consists of."""
     if not summary.n_windows:
         return Section(lines=words.no_gpu_time(summary))
     parts = [
-        f"{fmt.visible(row['group'])} {fmt.percent(row['share'])}"
+        _unbroken(f"{fmt.visible(row['group'])} {fmt.percent(row['share'])}")
         for row in summary.groups.iter_rows(named=True)
         if row["exclusive_ns"]
     ]
-    idle = f"idle {fmt.percent(words.ratio(summary.idle_ns, summary.wall_ns))}"
-    return Section(lines=(f"{words.subject(summary)}: {'; '.join(filter(None, [', '.join(parts), idle]))}",))
+    idle = _unbroken(f"idle {fmt.percent(words.ratio(summary.idle_ns, summary.wall_ns))}")
+    shares = "; ".join(filter(None, [", ".join(parts), idle]))
+    if isinstance(summary, RunSummary):
+        return Section(lines=(words.subject(summary), f"all ranks: {shares}", *view.remarks))
+    return Section(lines=(f"{words.subject(summary)}: {shares}", *view.remarks))
 
 
 def losses(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
@@ -63,7 +68,7 @@ def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
     trace = summary.trace
     rows = (
         (
-            "file",
+            "files" if isinstance(summary, RunSummary) else "file",
             ", ".join(
                 (
                     fmt.visible(trace.name),
@@ -74,7 +79,7 @@ def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
             ),
         ),
         ("GPU", words.gpus(summary)),
-        ("rank", words.rank(summary)),
+        ("ranks" if isinstance(summary, RunSummary) else "rank", words.rank(summary)),
         ("software", words.software(summary)),
         ("recorded", words.recorded(summary)),
         ("steps", words.steps_found(summary)),
@@ -82,6 +87,28 @@ def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
     )
     columns = (Column(""), Column("", fit="wrap"))
     return Section("Trace", table=TextTable(columns, tuple(row for row in rows if row[1])))
+
+
+def ranks(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+    """The ranks of a run side by side."""
+    if not isinstance(summary, RunSummary):
+        return None
+    columns = (
+        Column("rank", "right"),
+        Column("device", "right", drop=4),
+        Column("steps", "right", drop=2),
+        *(Column(f"{what} ms", "right", drop=drop) for what, drop in _RANK_FIGURES.values()),
+        Column("file", drop=5, fit="end", is_code=True),
+    )
+    rows = tuple(
+        (
+            *(fmt.count(row[name]) for name in ("rank", "device", "n_steps")),
+            *(fmt.ms(row[figure]) for figure in _RANK_FIGURES),
+            fmt.visible(row["name"]),
+        )
+        for row in summary.ranks.iter_rows(named=True)
+    )
+    return Section("Ranks", table=TextTable(columns, rows), notes=words.about_ranks(summary))
 
 
 def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
@@ -101,18 +128,22 @@ def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
         "busy is the union of GPU activity, kernel time the sum (streams overlap); idle = wall − busy.",
         "annotation is the host's span, not the wall.",
     )
-    return Section("Step times", table=TextTable(columns, rows), notes=notes)
+    title = "Step times, all ranks" if isinstance(summary, RunSummary) else "Step times"
+    return Section(title, table=TextTable(columns, rows), notes=notes)
 
 
 def outliers(summary: Summary, view: View) -> Section | None:
     """The steps whose wall is far from the median, by name."""
     if summary.outliers.is_empty():
         return None
-    median_ns = words.median_wall_ns(summary)
     rows = summary.outliers.sort("wall_ns", descending=True).head(view.top).iter_rows(named=True)
     lines = tuple(
         f"step {row['step']}{_where(summary, row)}: {fmt.duration(row['wall_ns'])}"
-        + (f", {row['wall_ns'] / median_ns:.2f} × the median" if median_ns else "")
+        + (
+            f", {row['wall_ns'] / median_ns:.2f} × the median"
+            if (median_ns := words.median_beside(summary, row))
+            else ""
+        )
         for row in rows
     )
     hidden = summary.outliers.height - len(lines)
@@ -148,7 +179,7 @@ def kernels(summary: Summary, view: View) -> Section:
         for row in summary.kernels.head(view.top).iter_rows(named=True)
     )
     title = _top_title("Kernels", len(rows), summary.kernels.height)
-    return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=(_SUMS,) if rows else ())
+    return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=_sums(summary) if rows else ())
 
 
 def ops(summary: Summary, view: View) -> Section:
@@ -162,7 +193,7 @@ def ops(summary: Summary, view: View) -> Section:
         for row in summary.ops.head(view.top).iter_rows(named=True)
     )
     title = _top_title("Ops", len(rows), summary.ops.height)
-    notes = (*filter(None, [words.without_op(summary)]), _SUMS) if rows else ()
+    notes = (*filter(None, [words.without_op(summary)]), *_sums(summary)) if rows else ()
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=notes)
 
 
@@ -215,11 +246,29 @@ def unattributed(summary: Summary, view: View) -> Section | None:  # noqa: ARG00
 def oddities(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     """What was repaired and what is worth knowing about the file."""
     rest = [quirk for quirk in summary.quirks if quirk.effect != "lost"]
-    return Section("About this file", lines=words.quirk_lines(rest)) if rest else None
+    title = "About these files" if isinstance(summary, RunSummary) else "About this file"
+    return Section(title, lines=words.quirk_lines(rest)) if rest else None
 
 
 _SUMS = "Sums of durations: streams overlap, so shares of the wall may add up to more than busy."
+_RANK_FIGURES = {
+    "wall_ns": ("wall", 0),
+    "busy_ns": ("busy", 3),
+    "idle_ns": ("idle", 0),
+    "kernel_ns": ("kernel time", 6),
+    "comm_kernel_ns": ("comm", 1),
+}
+"""Figures of a rank: title, and how early they go where the page is narrow."""
 _STAT_NAMES = {"n_kernels": "kernels", "kernel_ns": "kernel time ms"}
+
+
+def _sums(summary: Summary) -> tuple[str, ...]:
+    return (_SUMS, f"Means over {words.means(summary)}.") if isinstance(summary, RunSummary) else (_SUMS,)
+
+
+def _unbroken(text: str) -> str:
+    """The text with spaces at which no line is broken."""
+    return text.replace(" ", "\u00a0")
 
 
 def _stat_row(row: Row) -> tuple[str, ...]:
@@ -261,7 +310,7 @@ def _exclusive_section(title: str, summary: Summary, frame: pl.DataFrame, *names
     totals = [("idle", *blanks, *_of_wall(summary, summary.idle_ns), "", ""),
               ("wall", *blanks, *_of_wall(summary, summary.wall_ns), *sums)]  # fmt: skip
     lines, table = _table_or_words(columns, (*rows, *totals) if n_windows else (), "No GPU activity.", len(totals))
-    notes = (f"Means over {fmt.plural(n_windows, per)}; exclusive time, so that rows and idle add up to the wall.",)
+    notes = (f"Means over {words.means(summary)}; exclusive time, so that rows and idle add up to the wall.",)
     return Section(title, lines, table, notes if n_windows else ())
 
 
@@ -301,6 +350,7 @@ OVERVIEW: tuple[SectionMaker, ...] = (
     headline,
     losses,
     facts,
+    ranks,
     step_times,
     outliers,
     groups,

@@ -15,6 +15,8 @@ _GAP = 2
 _LEAST_WIDTH = 20
 """To what a text that may be cut or wrapped is narrowed before a column is dropped."""
 _YIELDING: tuple[Fit, ...] = ("wrap", "end", "middle", "open")
+_NO_BREAK, _HELD = "\u00a0", "\ue000"
+"""rich breaks lines at a no-break space, so a private character stands for it while it lays them out."""
 _RULE = Box("    \n    \n -- \n    \n -- \n    \n    \n    \n", ascii=True)
 
 
@@ -39,7 +41,7 @@ def render_text(sections: list[Section], *, width: int, color: bool = False) -> 
         if number:
             console.print()
         _print_section(console, section, color=color)
-    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().replace(_HELD, " ").splitlines())
 
 
 def _print_section(console: Console, section: Section, *, color: bool) -> None:
@@ -47,7 +49,7 @@ def _print_section(console: Console, section: Section, *, color: bool) -> None:
     if section.title:
         console.print(Text(section.title, title_style))
     for line in section.lines:
-        console.print(Text(line, line_style if section.title else "bold"))
+        console.print(Text(line.replace(_NO_BREAK, _HELD), line_style if section.title else "bold"))
     if section.table is not None:
         width = console.width
         table = fit_table(section.table, width)

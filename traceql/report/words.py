@@ -1,14 +1,16 @@
 """Sentences about a summary, in plain words: what it covers, what was recorded, what is missing."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
 from traceql import fmt
+from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Selection, Summary
 from traceql.ingest.meta import Device
 from traceql.ingest.quirks import Quirk
+from traceql.ingest.ranks import in_words, missing_ranks
 
 OPEN = Selection()
 
@@ -41,18 +43,69 @@ def median_wall_ns(summary: Summary) -> float | None:
     return medians[0] if len(medians) else None
 
 
+def median_beside(summary: Summary, step: dict[str, Any]) -> float | None:
+    """The median wall of the steps covered that are of the same rank and device as a step."""
+    steps = complete_steps(summary).filter(rank=step["rank"], device=step["device"])
+    return cast("float | None", steps["wall_ns"].median())
+
+
 def subject(summary: Summary) -> str:
     """What the headline is about: `decode step 84.025 ms (median of 29 complete steps, batch 8)`."""
+    if isinstance(summary, RunSummary):
+        return _run_subject(summary)
     if summary.scope != "steps":
         wall = fmt.duration(ratio(summary.wall_ns, summary.n_windows))
         return f"GPU activity {wall} ({no_steps(summary)}: {_one_window(summary)})"
     steps = complete_steps(summary)
+    about = [f"median of {_windows(summary)}", *_kinds(steps)]
+    return f"{_step_name(steps)} {fmt.duration(median_wall_ns(summary))} ({', '.join(about)})"
+
+
+def _run_subject(summary: RunSummary) -> str:
+    """`decode step 85.200 ms on rank 0 (median rank of 2, ...); slowest rank 1: 85.300 ms`.
+
+    The median rank is the middle one by median wall, of an even number the faster of the middle two.
+    """
+    placed = ranked(summary)
+    middle, slowest = placed[(len(placed) - 1) // 2], placed[-1]
+    if summary.scope == "steps":
+        steps = complete_steps(summary)
+        what, about = _step_name(steps), [f"median of {_windows_of(middle)}", *_kinds(steps)]
+    else:
+        what, about = "GPU activity", [no_steps(summary), "one window a device"]
+    about = ", ".join([f"median rank of {len(placed)}", *about])
+    text = f"{what} {fmt.duration(middle['wall_ns'])} on {place(summary, middle)} ({about})"
+    if slowest["wall_ns"] == middle["wall_ns"]:
+        return text
+    return f"{text}; slowest {place(summary, slowest)}: {fmt.duration(slowest['wall_ns'])}"
+
+
+def ranked(summary: RunSummary) -> list[dict[str, Any]]:
+    """The rows of `rank_stats` that have a wall, the fastest first."""
+    known = summary.ranks.filter(pl.col("wall_ns").is_not_null())
+    return known.sort("wall_ns", "rank", "device").rows(named=True)
+
+
+def place(summary: RunSummary, row: dict[str, Any]) -> str:
+    """`rank 0`, with the device where a rank has several."""
+    has_one = summary.ranks["rank"].is_unique().all()
+    return f"rank {row['rank']}" if has_one else f"rank {row['rank']}, device {row['device']}"
+
+
+def _windows_of(rank: dict[str, Any]) -> str:
+    return fmt.plural(rank["n_steps"], "complete step")
+
+
+def _step_name(steps: pl.DataFrame) -> str:
+    stages = steps["stage"].unique().to_list()
+    return f"{stages[0]} step" if len(stages) == 1 and stages[0] != "unknown" else "step"
+
+
+def _kinds(steps: pl.DataFrame) -> list[str]:
+    """Batch sizes, and how many steps there are of each stage where there are several."""
     stages = steps["stage"].value_counts(sort=True).rows()
-    stage = f"{stages[0][0]} step" if len(stages) == 1 and stages[0][0] != "unknown" else "step"
-    about = [f"median of {_windows(summary)}", *_batch(steps["batch_size"].drop_nulls())]
-    if len(stages) > 1:
-        about.append(" and ".join(f"{n} {name}" for name, n in stages))
-    return f"{stage} {fmt.duration(median_wall_ns(summary))} ({', '.join(about)})"
+    several = [" and ".join(f"{n} {name}" for name, n in stages)] if len(stages) > 1 else []
+    return [*_batch(steps["batch_size"].drop_nulls()), *several]
 
 
 def _one_window(summary: Summary) -> str:
@@ -114,15 +167,24 @@ def _gpu(device: Device) -> str:
 
 
 def rank(summary: Summary) -> str:
-    """`0 of 8`, as numbered by the job."""
+    """`0 of 8`, as numbered by the job; of a run all ranks, and which are missing."""
     trace = summary.trace
+    if isinstance(summary, RunSummary):
+        return _ranks(summary)
     if trace.rank is None:
         return "unknown"
     return f"{trace.rank}" if trace.world_size is None else f"{trace.rank} of {trace.world_size}"
 
 
+def _ranks(summary: RunSummary) -> str:
+    have = summary.ranks["rank"].unique().sort().to_list()
+    missing = missing_ranks([summary.trace.world_size], have)
+    size = "" if summary.trace.world_size is None else f" of {summary.trace.world_size}"
+    return f"{in_words(have)}{size}{f' (without {in_words(missing)})' if missing else ''}"
+
+
 def software(summary: Summary) -> str:
-    """Engine and versions, as far as recorded."""
+    """Engine and versions, as far as recorded (of a run: alike in all files)."""
     trace = summary.trace
     parts = (
         ("engine", trace.engine),
@@ -131,7 +193,7 @@ def software(summary: Summary) -> str:
         ("driver", trace.cuda_driver_version),
         ("NCCL", trace.nccl_version),
     )
-    return ", ".join(f"{name} {'unknown' if known is None else fmt.visible(known)}" for name, known in parts)
+    return ", ".join(f"{name} {fmt.visible(known)}" for name, known in parts if known is not None) or "not recorded"
 
 
 def recorded(summary: Summary) -> str:
@@ -152,7 +214,7 @@ def steps_found(summary: Summary) -> str:
     if steps.is_empty():
         return f"{no_steps(summary)}: {_one_window(summary)}" if summary.n_windows else no_steps(summary)
     methods = ", ".join(steps["method"].unique(maintain_order=True).to_list())
-    confidence = f"confidence {fmt.percent(min(steps['confidence'].to_list()))}"
+    confidence = f"confidence {round(min(steps['confidence'].to_list()), 2)}"
     overlapping = steps.height - int(steps["separable"].sum())
     parts = [
         f"{steps.height} by {methods.replace('_', ' ')} ({confidence})",
@@ -206,6 +268,31 @@ def outside(summary: Summary) -> str | None:
 def quirk_lines(quirks: Iterable[Quirk]) -> tuple[str, ...]:
     """One sentence a quirk, with its count."""
     return tuple(f"{quirk.text} ({fmt.count(quirk.count)} × {quirk.id})" for quirk in quirks)
+
+
+def means(summary: Summary) -> str:
+    """What the per-step figures of the tables are means over: `29 steps`, `58 steps of 2 ranks`."""
+    windows = fmt.plural(summary.n_windows, "step" if summary.scope == "steps" else "window")
+    if not isinstance(summary, RunSummary):
+        return windows
+    return f"{windows} of {fmt.plural(summary.ranks['rank'].n_unique(), 'rank')} (each rank's steps count)"
+
+
+def about_ranks(summary: RunSummary) -> tuple[str, ...]:
+    """What the figures of the ranks are."""
+    what = (
+        "Medians of each rank's complete steps" if summary.scope == "steps" else "One window for each rank and device"
+    )
+    note = f"{what}; communication is kernel time, waiting for other ranks included."
+    return (note, *filter(None, [_unequal_steps(summary)]))
+
+
+def _unequal_steps(summary: RunSummary) -> str | None:
+    """That some ranks have fewer complete steps than others."""
+    counts = summary.ranks.filter(pl.col("device").is_not_null())["n_steps"].to_list()
+    if summary.scope != "steps" or min(counts) == max(counts):
+        return None
+    return f"Ranks have from {min(counts)} to {fmt.plural(max(counts), 'complete step')}: means weigh them accordingly."
 
 
 def step_note(step: dict[str, Any]) -> str:

@@ -1,0 +1,555 @@
+"""Communication of several ranks: which kernels are one collective, who waited in it, and for whom.
+
+A communication kernel runs from the moment its rank arrives until the data is there, so its duration is transfer and
+waiting for the last rank to arrive. Only the matched kernels of all ranks tell the two apart.
+
+Matching. Kernels of one process group (where recorded, else of one stream; in a CUDA graph, whose streams mean
+nothing, of all streams) and one kind of operation follow each other in the same order on every rank. They are
+numbered by the recorded sequence number, else by their order within the step, else (without steps) within the whole
+recording. Step numbers of ranks that began to record a step apart are shifted onto each other: all ranks leave a
+collective together, so the right shift is the one under which their ends differ by a constant. A step in which the
+counts of the ranks differ, or the sizes of what they sent, is not matched at all: better unknown than wrong.
+
+Clocks. The ends also give the offset between the ranks' clocks: the median of their differences, and where those
+drift in time, the median of the slopes of pairs (Theil-Sen). What is not clear of the spread of the differences is
+reported and not applied: the ranks of a host share a clock, whose own figures are then the better ones.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import orjson
+import polars as pl
+from numpy.typing import NDArray
+
+from traceql.analyses.attribution import Attribution
+from traceql.tables import Column, Table
+from traceql.trace import Trace
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "other")
+"""The closed list of what a communication kernel does."""
+
+COLLECTIVES = Table(
+    "collectives",
+    "One row per communication kernel: what it did, with whom, and how long it waited. Sorted by rank, start.",
+    Column("rank", pl.Int16, "Process rank"),
+    Column("device", pl.Int16, "GPU ordinal"),
+    Column("stream", pl.Int64, "Stream number as recorded"),
+    Column("kernel_id", pl.Int64, "GPU activity"),
+    Column("step", pl.Int64, "Step that launched it", nullable=True),
+    Column("collective_id", pl.Int64, "The same on all ranks of a collective; null when not matched", nullable=True),
+    Column("match", pl.String, "How it was matched: sequence (number recorded) or order; null when not", nullable=True),
+    Column("kind", pl.String, f"What it does, as recorded, else by the kernel's name: {', '.join(KINDS)}"),
+    Column("group", pl.String, "Name of the process group, where recorded", nullable=True),
+    Column("group_size", pl.Int64, "Ranks in the group, where recorded", nullable=True),
+    Column("in_bytes", pl.Int64, "Size of the rank's input, where recorded", nullable=True),
+    Column("out_bytes", pl.Int64, "Size of the rank's output, where recorded", nullable=True),
+    Column("recorded_start_ns", pl.Int64, "Start on the rank's own clock"),
+    Column("start_ns", pl.Int64, "Start on the clock of the lowest rank (table `clocks`)"),
+    Column("dur_ns", pl.Int64, "Length"),
+    Column("launch_ns", pl.Int64, "When the host began the call that launched it, aligned as start_ns", nullable=True),
+    Column("arrival_lag_ns", pl.Int64, "Start minus that of the first rank", nullable=True),
+    Column("last_rank", pl.Int16, "The rank that started last; null when all started at once", nullable=True),
+    Column("waiting_ns", pl.Int64, "Time in the kernel until the last rank started, 0 to dur_ns", nullable=True),
+    Column("transfer_ns", pl.Int64, "Least duration over the ranks: what it takes when all are there", nullable=True),
+    Column("alg_bandwidth_bytes_per_s", pl.Float64, "Size over transfer_ns", nullable=True),
+    Column("bus_bandwidth_bytes_per_s", pl.Float64, "What each link carried, as nccl-tests defines it", nullable=True),
+)
+
+CLOCKS = Table(
+    "clocks",
+    "One row per rank: its clock against that of the lowest rank. Sorted by rank.",
+    Column("rank", pl.Int16, "Process rank"),
+    Column("offset_ns", pl.Float64, "How far it is ahead at time zero; null when nothing tells", nullable=True),
+    Column("spread_ns", pl.Float64, "Median absolute deviation of what was found", nullable=True),
+    Column("drift_ppm", pl.Float64, "How much faster it runs; null with too few collectives", nullable=True),
+    Column("n_collectives", pl.Int64, "Matched collectives whose ends were compared"),
+    Column("is_offset_applied", pl.Boolean, "The offset is clear of its spread: start_ns is corrected by it"),
+    Column("is_drift_applied", pl.Boolean, "The drift over the recording is clear of it too: it is corrected"),
+)
+
+RANK_WAITS = Table(
+    "rank_waits",
+    "One row per rank: its communication, what of it was waiting, and how often the others waited for it.",
+    Column("rank", pl.Int16, "Process rank"),
+    Column("n_collectives", pl.Int64, "Communication kernels"),
+    Column("n_matched", pl.Int64, "Of them, matched with those of the other ranks"),
+    Column("comm_kernel_ns", pl.Int64, "Sum of the durations of all communication kernels"),
+    Column("waiting_ns", pl.Int64, "Sum of waiting, of the matched ones", nullable=True),
+    Column("transfer_ns", pl.Int64, "Sum of transfer, of the matched ones", nullable=True),
+    Column("comm_kernel_ns_per_step", pl.Float64, "Median over the complete steps", nullable=True),
+    Column("waiting_ns_per_step", pl.Float64, "Median over the complete steps", nullable=True),
+    Column("transfer_ns_per_step", pl.Float64, "Median over the complete steps", nullable=True),
+    Column("waiting_p50_ns", pl.Float64, "Median of the waiting in one collective", nullable=True),
+    Column("waiting_p90_ns", pl.Float64, "90th percentile (linear interpolation)", nullable=True),
+    Column("waiting_p99_ns", pl.Float64, "99th percentile", nullable=True),
+    Column("n_late", pl.Int64, "Collectives to which it came last", nullable=True),
+    Column("lateness_ns", pl.Int64, "How much later than the first rank it came to those, added up", nullable=True),
+    Column("n_late_host", pl.Int64, "Of n_late: its host launched after the first rank had started", nullable=True),
+    Column("n_late_gpu", pl.Int64, "Of n_late: launched before that, but its stream was busy", nullable=True),
+    Column("late_because", pl.String, "host or gpu: which of the two made more of lateness_ns", nullable=True),
+    Column("waits_for_rank", pl.Int16, "The rank that it waited longest for", nullable=True),
+)
+
+COLLECTIVE_STATS = Table(
+    "collective_stats",
+    "One row per kind, group and size of collective, most kernel time first.",
+    Column("kind", pl.String, "What it does"),
+    Column("group", pl.String, "Name of the process group, where recorded", nullable=True),
+    Column("group_size", pl.Int64, "Ranks in the group, where recorded", nullable=True),
+    Column("bytes", pl.Int64, "The larger of input and output, where recorded", nullable=True),
+    Column("n_kernels", pl.Int64, "Communication kernels, of all ranks"),
+    Column("n_matched", pl.Int64, "Of them, matched with those of the other ranks"),
+    Column("n_per_step", pl.Float64, "Of one rank, mean over the complete steps; null without", nullable=True),
+    Column("kernel_ns", pl.Int64, "Sum of durations, of all ranks"),
+    Column("transfer_median_ns", pl.Float64, "Median of transfer", nullable=True),
+    Column("alg_bandwidth_bytes_per_s", pl.Float64, "Median", nullable=True),
+    Column("bus_bandwidth_bytes_per_s", pl.Float64, "Median", nullable=True),
+    Column("waiting_p50_ns", pl.Float64, "Median of waiting, over all ranks", nullable=True),
+    Column("waiting_p90_ns", pl.Float64, "90th percentile (linear interpolation)", nullable=True),
+    Column("waiting_p99_ns", pl.Float64, "99th percentile", nullable=True),
+)
+
+CATEGORY = "comm"
+_PLACE = ["rank", "device"]
+_CHANNEL = ["group", "group_ranks", "kind", "family", "lane"]
+"""What kernels have in common that follow each other in the same order on all ranks."""
+_BUCKET = [*_CHANNEL, "match", "moment"]
+_ONE = [*_BUCKET, "nth"]
+_END = pl.col("recorded_start_ns") + pl.col("dur_ns")
+
+_KIND_PATTERNS = (
+    ("reduce_scatter", "(?i)reduce_?scatter"),
+    ("all_reduce", "(?i)all_?reduce|cross_device_reduce"),
+    ("all_gather", "(?i)all_?gather"),
+    ("all_to_all", r"(?i)all_?to_?all|a2a|\b(intranode|internode|internode_ll)::(dispatch|combine)"),
+    ("broadcast", "(?i)broadcast"),
+    ("send_recv", "(?i)send_?recv|^send$|^recv|^coalesced$"),
+)
+"""Of recorded names (`_allgather_base`) and of kernels' (`ncclDevKernel_AllReduce_Sum_bf16_RING_LL`)."""
+_NOT_SENT_ALIKE = ("all_to_all", "send_recv", "other")
+"""Kinds of which ranks may send different sizes."""
+_END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Kinds that no rank leaves before all have come, and in which all get the last piece at about the same time."""
+_BUS_FACTORS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: n / n,
+    "send_recv": lambda n: n / n,
+}
+"""Bus over algorithm bandwidth, of n ranks. Source: NVIDIA, nccl-tests, doc/PERFORMANCE.md.
+
+The size there is that of the input or output, whichever is larger.
+"""
+_ITEM_BYTES = {
+    "double": 8, "long": 8, "int64": 8, "complexfloat": 8, "complexdouble": 16, "float": 4, "int": 4, "int32": 4,
+    "half": 2, "bfloat16": 2, "short": 2, "uint16": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+}  # fmt: skip
+"""Bytes of an element by the dtype that torch records, in small letters."""
+_SEQUENCE_KEYS = ("Seq", "seq")
+_LEAST_FOR_CLOCK = 8
+"""Collectives without which neither offset nor drift is believed."""
+_CLEAR_OF_SPREAD = 3
+_MOST_FOR_SLOPE = 300
+"""Points between which slopes are taken: 45,000 pairs."""
+_MOST_SHIFT = 3
+_CLEARLY = 0.25
+"""A shift of steps must bring the spread down to this part of that without."""
+
+_TOGETHER_NS = 200_000
+"""Ranks that leave further apart, on one clock, were not in one collective. Seen: below 2 µs."""
+
+Floats = NDArray[np.float64]
+
+
+def collectives(trace: Trace) -> pl.DataFrame:
+    """The `collectives` table of a run: all that differs between ranks is null for one rank alone.
+
+    Kernels without a time are left out.
+    """
+    return collectives_of(trace, Attribution.of(trace))
+
+
+def collectives_of(trace: Trace, found: Attribution) -> pl.DataFrame:
+    """The `collectives` table, of a trace whose steps have been found already."""
+    rows = _with_channel(_recorded(trace, found), found.activities)
+    matched = _matched(_with_moment(rows))
+    matched = _plausible(matched, clock_offsets(matched))
+    return COLLECTIVES.check(_with_waits(_aligned(matched, clock_offsets(matched))))
+
+
+# --- what was recorded of each kernel
+
+
+def _recorded(trace: Trace, found: Attribution) -> pl.DataFrame:
+    """The communication kernels with what their ops and names tell."""
+    kernels = found.activities.filter((pl.col("category") == CATEGORY) & pl.col("start_ns").is_not_null())
+    kernels = kernels.drop("group").with_columns(pl.col("dur_ns").fill_null(0))
+    calls = trace.launches.select("launch_id", launch_ns="start_ns").collect()
+    rows = kernels.join(calls, on="launch_id", how="left", validate="m:1", maintain_order="left")
+    rows = rows.join(_comms_ops(trace.ops, kernels), on="op_id", how="left", validate="m:1", maintain_order="left")
+    kind = _kind(pl.coalesce("collective", "name")).fill_null("other")
+    return rows.with_columns(kind=kind).rename({"start_ns": "recorded_start_ns"})
+
+
+def _kind(name: pl.Expr) -> pl.Expr:
+    return pl.coalesce(pl.when(name.str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _KIND_PATTERNS)
+
+
+_COMMS = pl.Schema(
+    {
+        "op_id": pl.Int64,
+        "collective": pl.String,
+        "group": pl.String,
+        "group_ranks": pl.String,
+        "group_size": pl.Int64,
+        "in_bytes": pl.Int64,
+        "out_bytes": pl.Int64,
+        "sequence": pl.Int64,
+    }
+)
+
+
+def _comms_ops(ops: pl.LazyFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """What `record_param_comms` says, of the ops that launched communication kernels."""
+    wanted = kernels.lazy().select(pl.col("op_id").drop_nulls().unique())
+    told = ops.join(wanted, on="op_id", how="semi").filter(pl.col("args").str.contains("Collective name", literal=True))
+    rows = [{"op_id": op_id, **_comms(args)} for op_id, args in told.select("op_id", "args").collect().iter_rows()]
+    return pl.DataFrame(rows, schema=_COMMS)
+
+
+def _comms(args: str) -> dict[str, Any]:
+    try:
+        told = cast("dict[str, Any]", orjson.loads(args))
+    except ValueError:
+        return {}
+    item = _ITEM_BYTES.get(str(told.get("dtype")).lower())
+    return {
+        "collective": _text(told.get("Collective name")),
+        "group": _text(told.get("Process Group Name")),
+        "group_ranks": _text(told.get("Process Group Ranks")),
+        "group_size": _whole(told.get("Group size")),
+        "in_bytes": _times(_whole(told.get("In msg nelems")), item),
+        "out_bytes": _times(_whole(told.get("Out msg nelems")), item),
+        "sequence": next((n for key in _SEQUENCE_KEYS if (n := _whole(told.get(key))) is not None), None),
+    }
+
+
+def _text(value: object) -> str | None:
+    return None if value in (None, "") else str(value)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
+
+
+def _times(number: int | None, each: int | None) -> int | None:
+    return None if number is None or each is None else number * each
+
+
+# --- which kernels are one collective
+
+
+def _with_channel(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
+    """Adds family (NCCL, or the kernel's own name) and lane (the streams of a rank, numbered).
+
+    A stream stands for a communicator where no group is recorded, but not in a CUDA graph, and not where the ranks
+    have different numbers of streams.
+    """
+    family = pl.when(pl.col("name").str.contains("(?i)^(void )?(nccl|rccl|msccl)")).then(pl.lit("nccl"))
+    alone = activities["launch_id"].drop_nulls().value_counts().filter(pl.col("count") == 1).select("launch_id")
+    rows = rows.with_columns(family=family.otherwise(pl.col("short_name")))
+    by_stream = pl.col("launch_id").is_in(alone["launch_id"].implode()) & pl.col("group").is_null()
+    lane = pl.when(by_stream).then("stream").rank("dense").over(*_PLACE, "kind", "family").cast(pl.Int64)
+    rows = rows.with_columns(lane=lane)
+    rows = rows.with_columns(n_lanes=pl.col("lane").max().over(*_PLACE, "kind", "family"))
+    is_alike = pl.col("n_lanes").n_unique().over("kind", "family") == 1
+    return rows.with_columns(lane=pl.when(is_alike).then("lane"))
+
+
+def _with_moment(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds match and moment, within which kernels are numbered: the sequence number, or the step as ranks share it."""
+    has_steps = rows.group_by(_PLACE).agg(pl.col("step").is_not_null().any())["step"].all()
+    shifts = pl.DataFrame(
+        _step_shifts(rows) if has_steps else [],
+        {**{c: rows.schema[c] for c in _PLACE}, "shift": pl.Int64},
+        orient="row",
+    )
+    rows = rows.join(shifts, on=_PLACE, how="left", validate="m:1", maintain_order="left")
+    step = pl.col("step") - pl.col("shift").fill_null(0) if has_steps else pl.lit(None, pl.Int64)
+    by_number = pl.col("sequence").is_not_null()
+    return rows.with_columns(
+        match=pl.when(by_number).then(pl.lit("sequence")).otherwise(pl.lit("order")),
+        moment=pl.coalesce("sequence", step),
+    )
+
+
+def _step_shifts(rows: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Rank, device, and the number it gives the step that the first of them calls 0."""
+    first_end = _END.sort_by("recorded_start_ns").first()
+    ends = rows.filter(pl.col("step").is_not_null()).group_by(*_PLACE, "step").agg(end_ns=first_end)
+    places = [
+        (cast("tuple[int, int]", place), dict(of_place.select("step", "end_ns").iter_rows()))
+        for place, of_place in ends.sort(*_PLACE, "step").group_by(_PLACE, maintain_order=True)
+    ]
+    return [(*place, _shift(places[0][1], here)) for place, here in places]
+
+
+def _shift(reference: dict[int, int], other: dict[int, int]) -> int:
+    """The shift of step numbers under which the ends of two ranks keep their distance best; 0 when in doubt."""
+
+    def unrest(shift: int) -> float:
+        apart = [other[step + shift] - end for step, end in reference.items() if step + shift in other]
+        if len(apart) < max(2, min(len(reference), len(other)) // 2):
+            return math.inf
+        return float(np.median(np.abs(np.diff(apart))))
+
+    best = min(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=lambda shift: (unrest(shift), abs(shift)))
+    return best if unrest(best) < _CLEARLY * unrest(0) else 0
+
+
+def _matched(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds collective_id, in order of the first end; it and match are null where ranks do not agree."""
+    rows = rows.sort(*_PLACE, "recorded_start_ns", "kernel_id")
+    rows = rows.with_columns(nth=pl.int_range(pl.len()).over(*_PLACE, *_BUCKET))
+    n_places = pl.struct(_PLACE).n_unique().over(_CHANNEL)
+    n_here, n_in_all = pl.len().over(*_PLACE, *_BUCKET), pl.len().over(_BUCKET)
+    is_complete = (n_places > 1) & (pl.len().over(_ONE) == n_places) & (n_in_all == n_here * n_places)
+    same_size = [pl.col(size).drop_nulls().n_unique().over(_ONE) <= 1 for size in ("in_bytes", "out_bytes")]
+    is_alike = pl.all_horizontal(same_size) | pl.col("kind").is_in(_NOT_SENT_ALIKE)
+    rows = rows.with_columns(fits=is_complete & is_alike).with_columns(pl.col("fits").all().over(_BUCKET))
+    ends = rows.filter("fits").group_by(_ONE).agg(pl.min("kernel_id"), end_ns=_END.min()).sort("end_ns", "kernel_id")
+    ids = ends.select(*_ONE, collective_id=pl.int_range(pl.len(), dtype=pl.Int64))
+    rows = rows.join(ids, on=_ONE, how="left", nulls_equal=True, validate="m:1", maintain_order="left")
+    return rows.with_columns(match=pl.when("fits").then("match"))
+
+
+def _plausible(rows: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    """The rows without matches whose ranks did not leave together: those are kernels of different collectives.
+
+    Only where the clocks of all ranks could be compared.
+    """
+    if not (clocks["n_collectives"][1:] >= _LEAST_FOR_CLOCK).all():  # the first is the one compared with
+        return rows
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    apart = end.max().over("collective_id") - end.min().over("collective_id")
+    is_apart = pl.col("collective_id").is_not_null() & pl.col("kind").is_in(_END_TOGETHER) & (apart > _TOGETHER_NS)
+    found = _aligned(rows, clocks).select(is_apart.any().over(_BUCKET))["collective_id"]
+    return rows.with_columns(pl.when(~found).then(pl.col("collective_id", "match")))
+
+
+# --- clocks, and what waiting is
+
+
+def clock_offsets(collectives: pl.DataFrame) -> pl.DataFrame:
+    """The `clocks` table: the clock of each rank of the `collectives` table against that of the lowest.
+
+    All ranks leave an all-reduce (all-gather, reduce-scatter, all-to-all) together, so the difference of their
+    recorded ends is that of their clocks, give or take the last hop of the transfer. The offset is the median of the
+    differences over all matched collectives, the drift the median slope between pairs of them (Theil-Sen), the spread
+    the median absolute deviation of what is left. Either is applied only where it is above three times the spread
+    (the drift with its effect over the recording), and from eight collectives on. A rank that shares no collective
+    with the lowest is compared with one that does.
+    """
+    rows = collectives.filter(pl.col("collective_id").is_not_null() & pl.col("kind").is_in(_END_TOGETHER))
+    ends = rows.group_by("rank", "collective_id").agg(end_ns=_END.max()).sort("rank", "collective_id")
+    of_rank = {rank: ends.filter(rank=rank).drop("rank") for rank in collectives["rank"].unique().sort()}
+    known: dict[int, dict[str, Any]] = {}
+    while unknown := [rank for rank in of_rank if rank not in known]:
+        pairs = [(_common(of_rank[base], of_rank[rank]), base, rank) for base in known for rank in unknown]
+        common, base, rank = max(pairs, key=lambda pair: pair[0].height, default=(None, unknown[0], unknown[0]))
+        if common is None:
+            known[rank] = _REFERENCE_CLOCK | {"rank": rank}
+        else:
+            known[rank] = _clock(rank, common, known[base])
+    return CLOCKS.check(pl.DataFrame(list(known.values()), CLOCKS.schema).sort("rank"))
+
+
+_REFERENCE_CLOCK: dict[str, Any] = {
+    "offset_ns": 0.0,
+    "spread_ns": 0.0,
+    "drift_ppm": 0.0,
+    "n_collectives": 0,
+    "is_offset_applied": False,
+    "is_drift_applied": False,
+}
+
+
+def _common(base: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
+    return base.join(other, on="collective_id", suffix="_other", validate="1:1", maintain_order="left")
+
+
+def _clock(rank: int, common: pl.DataFrame, base: dict[str, Any]) -> dict[str, Any]:
+    """The clock of a rank, from the ends it has in common with one whose clock is known."""
+    row: dict[str, Any] = dict.fromkeys(CLOCKS.names) | {
+        "rank": rank, "n_collectives": common.height, "is_offset_applied": False, "is_drift_applied": False,
+    }  # fmt: skip
+    if not common.height or base["offset_ns"] is None:
+        return row
+    time = _true_time(common["end_ns"].to_numpy().astype(np.float64), base)
+    ahead = common["end_ns_other"].to_numpy() - time
+    enough = common.height >= _LEAST_FOR_CLOCK
+    slope = _slope(time, ahead) if enough else None
+    level, spread = _level(ahead)
+    row |= {"offset_ns": level, "spread_ns": spread, "drift_ppm": None if slope is None else slope * 1e6}
+    if slope is not None:
+        level, spread = _level(ahead - slope * time)
+        if abs(slope) * np.ptp(time) > _CLEAR_OF_SPREAD * spread:
+            row |= {"offset_ns": level, "spread_ns": spread, "is_drift_applied": True}
+    row["is_offset_applied"] = enough and (row["is_drift_applied"] or abs(level) > _CLEAR_OF_SPREAD * spread)
+    return row
+
+
+def _level(values: Floats) -> tuple[float, float]:
+    """Median, and median absolute deviation from it."""
+    middle = float(np.median(values))
+    return middle, float(np.median(np.abs(values - middle)))
+
+
+def _slope(time: Floats, values: Floats) -> float | None:
+    """The median slope between pairs of points; None when all are of one time."""
+    chosen = np.unique(np.linspace(0, len(time) - 1, _MOST_FOR_SLOPE).round().astype(np.int64))
+    one, other = np.triu_indices(len(chosen), 1)
+    apart = time[chosen[other]] - time[chosen[one]]
+    risen = values[chosen[other]] - values[chosen[one]]
+    return float(np.median(risen[apart != 0] / apart[apart != 0])) if apart.any() else None
+
+
+def _true_time(ns: Floats, clock: dict[str, Any]) -> Floats:
+    """Times of a rank's clock on that of the lowest rank."""
+    offset = clock["offset_ns"] if clock["is_offset_applied"] else 0.0
+    drift = clock["drift_ppm"] / 1e6 if clock["is_drift_applied"] else 0.0
+    return (ns - offset) / (1 + drift)
+
+
+def _aligned(rows: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Adds start_ns and corrects launch_ns, by what of the clocks is to be applied."""
+    rows = rows.join(clocks.drop("n_collectives", "spread_ns"), on="rank", validate="m:1", maintain_order="left")
+    drift = pl.when("is_drift_applied").then(pl.col("drift_ppm") / 1e6).otherwise(0.0)
+
+    def true_time(column: str) -> pl.Expr:
+        moved = ((pl.col(column) - pl.col("offset_ns")) / (1 + drift)).round().cast(pl.Int64)
+        return pl.when("is_offset_applied").then(moved).otherwise(pl.col(column))
+
+    return rows.with_columns(start_ns=true_time("recorded_start_ns"), launch_ns=true_time("launch_ns"))
+
+
+def _with_waits(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds what only the ranks together tell."""
+    of_all = rows.filter(pl.col("collective_id").is_not_null()).group_by("collective_id").agg(
+        first_ns=pl.min("start_ns"),
+        last_ns=pl.max("start_ns"),
+        transfer_ns=pl.min("dur_ns"),
+        last_rank=pl.col("rank").sort_by("start_ns", pl.col("rank"), descending=[True, False]).first(),
+    )  # fmt: skip
+    rows = rows.join(of_all, on="collective_id", how="left", validate="m:1", maintain_order="left")
+    size, seconds = pl.max_horizontal("in_bytes", "out_bytes"), pl.col("transfer_ns") / 1e9
+    rows = rows.with_columns(
+        arrival_lag_ns=pl.col("start_ns") - pl.col("first_ns"),
+        last_rank=pl.when(pl.col("last_ns") > pl.col("first_ns")).then("last_rank"),
+        waiting_ns=(pl.col("last_ns") - pl.col("start_ns")).clip(0, pl.col("dur_ns")),
+        alg_bandwidth_bytes_per_s=pl.when(pl.col("transfer_ns") > 0).then(size / seconds),
+    )
+    n = pl.col("group_size").cast(pl.Float64)
+    factor = pl.coalesce(pl.when(kind=kind).then(of_ranks(n)) for kind, of_ranks in _BUS_FACTORS.items())
+    rows = rows.with_columns(bus_bandwidth_bytes_per_s=pl.col("alg_bandwidth_bytes_per_s") * factor)
+    return rows.select(COLLECTIVES.names).sort("rank", "device", "start_ns", "kernel_id")
+
+
+# --- per rank, and per kind and size
+
+
+def rank_waits(trace: Trace) -> pl.DataFrame:
+    """The `rank_waits` table of a run; what needs several ranks is null for one alone."""
+    found = Attribution.of(trace)
+    return rank_waits_of(collectives_of(trace, found), found.steps)
+
+
+def rank_waits_of(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The `rank_waits` table.
+
+    Args:
+        collectives: the `collectives` table, or part of it.
+        steps: the `steps` whose medians are asked for; of them the complete ones count.
+    """
+    is_matched = pl.col("collective_id").is_not_null()
+    some = is_matched.any()
+    is_last = (pl.col("rank") == pl.col("last_rank")) & (pl.col("arrival_lag_ns") > 0)
+    first_ns = pl.col("start_ns") - pl.col("arrival_lag_ns")
+    by_host, by_gpu = is_last & (pl.col("launch_ns") > first_ns), is_last & (pl.col("launch_ns") <= first_ns)
+    host_ns, gpu_ns = (pl.col("arrival_lag_ns").filter(why).sum() for why in (by_host, by_gpu))
+    because = pl.when(host_ns + gpu_ns > 0).then(
+        pl.when(host_ns >= gpu_ns).then(pl.lit("host")).otherwise(pl.lit("gpu"))
+    )
+    rows = collectives.group_by("rank").agg(
+        n_collectives=pl.len().cast(pl.Int64),
+        n_matched=is_matched.sum().cast(pl.Int64),
+        comm_kernel_ns=pl.sum("dur_ns"),
+        waiting_ns=pl.when(some).then(pl.sum("waiting_ns")),
+        transfer_ns=pl.when(some).then(pl.sum("transfer_ns")),
+        **_percentiles(),
+        n_late=pl.when(some).then(is_last.sum().cast(pl.Int64)),
+        lateness_ns=pl.when(some).then(pl.col("arrival_lag_ns").filter(is_last).sum()),
+        n_late_host=pl.when(some).then(by_host.sum().cast(pl.Int64)),
+        n_late_gpu=pl.when(some).then(by_gpu.sum().cast(pl.Int64)),
+        late_because=because,
+    )
+    rows = rows.join(_per_step(collectives, steps), on="rank", how="left", validate="1:1")
+    rows = rows.join(_waited_for(collectives), on="rank", how="left", validate="1:1")
+    return RANK_WAITS.check(rows.select(RANK_WAITS.names).sort("rank"))
+
+
+def _percentiles() -> dict[str, pl.Expr]:
+    return {f"waiting_p{p}_ns": pl.col("waiting_ns").quantile(p / 100, "linear") for p in (50, 90, 99)}
+
+
+def _per_step(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Medians over the complete steps of each rank; a step without communication counts with nothing."""
+    parts = {"dur_ns": "comm_kernel_ns", "waiting_ns": "waiting_ns", "transfer_ns": "transfer_ns"}
+    sums = collectives.group_by(*_PLACE, "step").agg(
+        *(pl.sum(part).alias(f"{name}_per_step") for part, name in parts.items()),
+        is_matched=pl.col("collective_id").is_not_null().any(),
+    )
+    names = [f"{name}_per_step" for name in parts.values()]
+    each = steps.filter("is_complete").select(*_PLACE, "step").join(sums, on=[*_PLACE, "step"], how="left")
+    medians = each.group_by("rank").agg(pl.col(names).fill_null(0).median(), pl.col("is_matched").any())
+    known = pl.when("is_matched").then(pl.col(names[1:]))
+    return medians.select("rank", names[0], known)
+
+
+def _waited_for(collectives: pl.DataFrame) -> pl.DataFrame:
+    sums = collectives.filter(pl.col("waiting_ns") > 0).group_by("rank", "last_rank").agg(pl.sum("waiting_ns"))
+    sums = sums.sort("waiting_ns", "last_rank", descending=[True, False])
+    return sums.group_by("rank", maintain_order=True).agg(waits_for_rank=pl.first("last_rank"))
+
+
+def collective_stats(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The `collective_stats` table.
+
+    Args:
+        collectives: the `collectives` table, or part of it.
+        steps: the `steps` over which counts a step are taken; of them the complete ones count.
+    """
+    key = ["kind", "group", "group_size", "bytes"]
+    sized = collectives.with_columns(bytes=pl.max_horizontal("in_bytes", "out_bytes"))
+    stats = sized.group_by(key).agg(
+        n_kernels=pl.len().cast(pl.Int64),
+        n_matched=pl.col("collective_id").count().cast(pl.Int64),
+        kernel_ns=pl.sum("dur_ns"),
+        transfer_median_ns=pl.median("transfer_ns"),
+        **{f"{name}_bandwidth_bytes_per_s": pl.median(f"{name}_bandwidth_bytes_per_s") for name in ("alg", "bus")},
+        **_percentiles(),
+    )
+    complete = steps.filter("is_complete").select(*_PLACE, "step")
+    n_steps = complete.group_by(_PLACE).agg(n_steps=pl.len())
+    counts = sized.join(complete, on=[*_PLACE, "step"], how="semi").group_by(*key, *_PLACE).agg(n=pl.len())
+    counts = counts.join(n_steps, on=_PLACE, validate="m:1").group_by(key).agg(
+        n_per_step=(pl.col("n") / pl.col("n_steps")).mean()
+    )  # fmt: skip
+    stats = stats.join(counts, on=key, how="left", nulls_equal=True, validate="1:1").select(COLLECTIVE_STATS.names)
+    return COLLECTIVE_STATS.check(stats.sort("kernel_ns", *key, descending=[True, *[False] * len(key)]))

@@ -1,0 +1,57 @@
+"""What all commands that read traces share: checking where the result goes, and loading with progress."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceql.cli.output import check_output
+from traceql.cli.progress import read_progress
+
+if TYPE_CHECKING:
+    from traceql.trace import Trace
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How traces are read: the common options."""
+
+    force: bool
+    categories: Path | None
+    cache: bool
+    strict: bool
+
+
+def check_run_output(output: Path | None, traces: Sequence[Path], *, force: bool, is_binary: bool) -> None:
+    """Finds out before the work whether its result may be written: no trace of the run is overwritten.
+
+    Raises:
+        OutputError: as `check_output`.
+    """
+    for trace in traces:
+        check_output(output, force=force, is_binary=is_binary, source=trace)
+    if output is not None and output.exists():
+        from traceql.ingest.trace_files import trace_files  # noqa: PLC0415 - polars: only when it is used
+
+        for file in trace_files(traces):
+            check_output(output, force=force, is_binary=is_binary, source=file.path)
+
+
+def load_traces(paths: Sequence[Path], ranks: Sequence[int], loading: Loading) -> "Trace":
+    """The trace or run, with progress on a terminal; of a run the ranks named, or all."""
+    from traceql.run import load_run, only_ranks  # noqa: PLC0415 - polars: only when it is used
+
+    if hasattr(signal, "siginterrupt"):  # not on Windows
+        signal.siginterrupt(signal.SIGINT, True)  # else polars lets a wait for standard input go on after Ctrl-C
+    what = paths[0].name if len(paths) == 1 else f"{len(paths)} files"
+    with read_progress(f"reading {what}") as progress:
+        trace = load_run(
+            paths,
+            force=loading.force,
+            cache=loading.cache,
+            strict=loading.strict,
+            categories=loading.categories,
+            progress=progress,
+        )
+    return only_ranks(trace, ranks) if ranks else trace

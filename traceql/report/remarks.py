@@ -1,0 +1,24 @@
+"""One sentence each about what sets the pace: the host, and the other ranks."""
+
+import polars as pl
+
+from traceql.analyses.pace import step_pace
+from traceql.analyses.rank_stats import RunSummary
+from traceql.analyses.summary import Summary
+from traceql.report.idle_page import pace_line
+from traceql.report.ranks_page import RankReport, comm_line
+from traceql.trace import Trace
+
+
+def remarks(trace: Trace, summary: Summary) -> tuple[str, ...]:
+    """Sentences for the head of a summary, of the steps that it covers; none where no step has a window.
+
+    Between ranks, waiting is told from transfer only where there are several.
+    """
+    if summary.scope != "steps":
+        return ()
+    chosen = step_pace(trace).join(summary.steps, on=["rank", "device", "step"], how="semi")
+    lines = [pace_line(chosen)]
+    if isinstance(summary, RunSummary) and summary.groups.filter(pl.col("group") == "nccl").height:
+        lines.append(comm_line(RankReport.of(trace, summary.selection)))
+    return tuple(line for line in lines if line)
