@@ -18,7 +18,7 @@ from polars.testing import assert_frame_equal
 
 import traceql
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.collectives import (
+from traceql.analyses.comm import (
     CLOCKS,
     COLLECTIVES,
     RANK_WAITS,

@@ -11,11 +11,12 @@ from traceql.categories import Categories, load_categories
 from traceql.errors import InputError
 from traceql.ingest.annotate import annotate_kernels
 from traceql.ingest.cache import CacheKey, read, write
+from traceql.ingest.links import external_id
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
-from traceql.ingest.reader import read_trace
+from traceql.tables import OPS
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of the cached tables: raised whenever what a trace file is turned into changes."""
 
 
@@ -74,6 +75,8 @@ def load(
         info = msgspec.json.decode(entry.info, type=_Info)
         tables = entry.tables
     else:
+        from traceql.ingest.reader import read_trace  # noqa: PLC0415 - what is read from the cache needs no reader
+
         found = read_trace(path, progress=progress, n_workers=n_workers)
         info = _Info(found.meta, found.quirks)
         tables = {name: frame.lazy() for name, frame in found.tables.items()}
@@ -86,6 +89,7 @@ def load(
 
 def _trace(info: _Info, tables: dict[str, pl.LazyFrame], categories: Categories) -> Trace:
     frames = {name: frame for name, frame in tables.items() if name != "kernels"}
+    frames["ops"] = tables["ops"].with_columns(external_id=external_id()).select(OPS.names)
     kernels = annotate_kernels(tables["kernels"], categories)
     return Trace(
         meta=info.meta, parts=(info.meta,), quirks=info.quirks, categories=categories, kernels=kernels, **frames

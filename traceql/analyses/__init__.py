@@ -3,17 +3,21 @@
 The columns of every frame are described in `traceql.tables` and beside each function, and in docs/tables.md.
 """
 
-import polars as pl
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from traceql.analyses.attribution import Attribution
-from traceql.analyses.category_times import step_categories as _step_categories
-from traceql.analyses.collectives import clock_offsets, collectives, rank_waits
-from traceql.analyses.concurrency import comm_overlap
-from traceql.analyses.idle import idle_gaps
-from traceql.analyses.pace import launch_stats, queue_depth, step_pace
-from traceql.analyses.rank_stats import RunSummary, summarize_run
-from traceql.analyses.summary import Selection, Summary, summarize
 from traceql.trace import Trace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from traceql.analyses.attribution import Attribution
+    from traceql.analyses.comm import clock_offsets, collectives, rank_waits
+    from traceql.analyses.concurrency import comm_overlap
+    from traceql.analyses.idle import idle_gaps
+    from traceql.analyses.pace import launch_stats, queue_depth, step_pace
+    from traceql.analyses.rank_stats import RunSummary, summarize_run
+    from traceql.analyses.summary import Selection, Summary, summarize
 
 __all__ = [
     "Attribution",
@@ -35,18 +39,50 @@ __all__ = [
     "summarize_run",
 ]
 
+_HOMES = {
+    "Attribution": "attribution",
+    "RunSummary": "rank_stats",
+    "Selection": "summary",
+    "Summary": "summary",
+    "clock_offsets": "comm",
+    "collectives": "comm",
+    "comm_overlap": "concurrency",
+    "idle_gaps": "idle",
+    "launch_stats": "pace",
+    "queue_depth": "pace",
+    "rank_waits": "comm",
+    "step_pace": "pace",
+    "summarize": "summary",
+    "summarize_run": "rank_stats",
+}
+"""Module of each name; it is imported when the name is first asked for."""
 
-def steps(trace: Trace) -> pl.DataFrame:
+
+def __getattr__(name: str) -> Any:
+    """Imports an analysis only when it is used: a command waits for none that it does not need."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def steps(trace: Trace) -> "pl.DataFrame":
     """The steps of a trace: table `steps`, one row per step, rank and device."""
+    from traceql.analyses.attribution import Attribution  # noqa: PLC0415
+
     return Attribution.of(trace).steps
 
 
-def kernel_steps(trace: Trace) -> pl.DataFrame:
+def kernel_steps(trace: Trace) -> "pl.DataFrame":
     """Which step launched each GPU activity: table `kernel_steps`."""
+    from traceql.analyses.attribution import Attribution  # noqa: PLC0415
+
     return Attribution.of(trace).placed
 
 
-def step_categories(trace: Trace) -> pl.DataFrame:
+def step_categories(trace: Trace) -> "pl.DataFrame":
     """What each step's time went to: table `step_categories`, one row per step and category."""
+    from traceql.analyses import category_times  # noqa: PLC0415
+    from traceql.analyses.attribution import Attribution  # noqa: PLC0415
+
     found = Attribution.of(trace)
-    return _step_categories(trace.kernels, found.placed, found.times)
+    return category_times.step_categories(trace.kernels, found.placed, found.times)

@@ -45,7 +45,7 @@ class Attribution:
         marks = step_marks(trace.spans, launches, trace.syncs, kernels.lazy())
         placed = kernel_steps(kernels.lazy(), launches, marks)
         found, times = steps(kernels.lazy(), marks, placed)
-        activities = kernels.join(placed, on="kernel_id", validate="1:1", maintain_order="left")
+        activities = kernels.sort("kernel_id").hstack(placed.drop("kernel_id"))  # which has a row for each, in order
         return cls(marks, activities, placed, found, times)
 
     @property

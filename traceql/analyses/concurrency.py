@@ -2,10 +2,10 @@
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.collectives import CATEGORY
+from traceql.analyses.comm import CATEGORY
+from traceql.arrays import Ints
 from traceql.tables import Column, Table
 from traceql.trace import Trace
 
@@ -24,7 +24,6 @@ COMM_OVERLAP = Table(
 )
 
 _PLACE = ["rank", "device"]
-Int = NDArray[np.int64]
 
 
 def comm_overlap(trace: Trace) -> pl.DataFrame:
@@ -73,7 +72,7 @@ def _in_windows(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame
     return windows.select(*_PLACE, "step").with_columns(columns)
 
 
-def covered(intervals: pl.DataFrame, begin: Int, end: Int) -> Int:
+def covered(intervals: pl.DataFrame, begin: Ints, end: Ints) -> Ints:
     """Length of the union of intervals (start_ns, dur_ns) within each window from begin to end."""
     if intervals.is_empty():
         return np.zeros(len(begin), np.int64)
@@ -83,7 +82,7 @@ def covered(intervals: pl.DataFrame, begin: Int, end: Int) -> Int:
     start, stop = runs["start_ns"].to_numpy(), runs["end_ns"].to_numpy()
     before = np.concatenate([[0], np.cumsum(stop - start)])
 
-    def until(moment: Int) -> Int:
+    def until(moment: Ints) -> Ints:
         run = np.searchsorted(start, moment, side="right")
         return before[run] - np.maximum(stop[np.maximum(run - 1, 0)] - np.maximum(moment, start[0]), 0) * (run > 0)
 

@@ -5,15 +5,12 @@ A stretch of L ns in which k activities run gives each L // k; the L mod k left 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from traceql.arrays import Ints
 from traceql.tables import Column, Table
-
-Int = NDArray[np.int64]
 
 EXCLUSIVE = Table(
     "exclusive",
@@ -24,7 +21,7 @@ EXCLUSIVE = Table(
 )
 
 
-def exclusive_time(kernels: pl.DataFrame, borders: Int) -> pl.DataFrame:
+def exclusive_time(kernels: pl.DataFrame, borders: Ints) -> pl.DataFrame:
     """The `exclusive` table of the activities of one device.
 
     Args:
@@ -38,32 +35,33 @@ def exclusive_time(kernels: pl.DataFrame, borders: Int) -> pl.DataFrame:
     start = kernels["start_ns"].to_numpy()
     timeline = _timeline(start, start + kernels["dur_ns"].to_numpy(), borders)
     shares = _by_region(timeline, borders)
-    rest_activity, rest_segment = _left_over(timeline)
-    rest_region = np.searchsorted(borders, timeline.edges[rest_segment], side="right")
-    ids = kernels["kernel_id"].to_numpy()
-    rest = {"kernel_id": ids[rest_activity], "region": rest_region, "exclusive_ns": np.ones_like(rest_region)}
-    shares["kernel_id"] = ids[shares.pop("activity")]
-    both = pl.concat([pl.DataFrame(shares, schema=EXCLUSIVE.schema), pl.DataFrame(rest, schema=EXCLUSIVE.schema)])
-    both = both.group_by("kernel_id", "region").agg(pl.sum("exclusive_ns"))
-    return EXCLUSIVE.check(both.sort("kernel_id", "region"))
+    activity, stretch = _left_over(timeline)
+    region = np.searchsorted(borders, timeline.edges[stretch], side="right")
+    one_more = np.bincount(shares.row_of(activity, region), minlength=len(shares.region))
+    found = {
+        "kernel_id": kernels["kernel_id"].to_numpy()[shares.activity],
+        "region": shares.region,
+        "exclusive_ns": shares.even_ns + one_more,
+    }
+    return EXCLUSIVE.check(pl.DataFrame(found, schema=EXCLUSIVE.schema).sort("kernel_id", "region"))
 
 
 @dataclass(frozen=True)
 class _Timeline:
     """The stretches between consecutive edges (starts, ends, borders), and the activities as ranges of them."""
 
-    edges: Int
-    length: Int
+    edges: Ints
+    length: Ints
     """Of each stretch; one fewer than edges."""
-    n_running: Int
+    n_running: Ints
     """Activities running in each stretch."""
-    first: Int
+    first: Ints
     """First stretch of each activity."""
-    end: Int
+    end: Ints
     """Stretch behind its last."""
 
 
-def _timeline(start: Int, end: Int, borders: Int) -> _Timeline:
+def _timeline(start: Ints, end: Ints, borders: Ints) -> _Timeline:
     inside = borders[(borders > start.min()) & (borders < end.max())]
     edges = np.sort(np.concatenate([start, end, inside]))
     edges = edges[np.diff(edges, prepend=edges[0] - 1) > 0]
@@ -73,24 +71,39 @@ def _timeline(start: Int, end: Int, borders: Int) -> _Timeline:
     return _Timeline(edges, np.diff(edges), np.cumsum(change)[:-1], first, last)
 
 
-def _by_region(timeline: _Timeline, borders: Int) -> dict[str, Any]:
-    """Even shares (L // k summed), an activity that crosses borders once for each region."""
+@dataclass(frozen=True)
+class _Shares:
+    """Even shares (L // k summed): a row for each activity and region that it runs in, by activity and region."""
+
+    activity: Ints
+    region: Ints
+    even_ns: Ints
+    first_row: Ints
+    """Of each activity."""
+    first_region: Ints
+    """Of each activity."""
+
+    def row_of(self, activity: Ints, region: Ints) -> Ints:
+        """The rows of activities in regions that they run in."""
+        return self.first_row[activity] + region - self.first_region[activity]
+
+
+def _by_region(timeline: _Timeline, borders: Ints) -> _Shares:
     even = np.where(timeline.n_running > 0, timeline.length // np.maximum(timeline.n_running, 1), 0)
     total = np.concatenate([[0], np.cumsum(even)])
-    region_of_first = np.searchsorted(borders, timeline.edges[timeline.first], side="right")
-    last_stretch = np.maximum(timeline.end - 1, timeline.first)
-    region_of_last = np.searchsorted(borders, timeline.edges[last_stretch], side="right")
-    n_regions = region_of_last - region_of_first + 1
+    first_region = np.searchsorted(borders, timeline.edges[timeline.first], side="right")
+    last_region = np.searchsorted(borders, timeline.edges[timeline.end - 1], side="right")
+    n_regions = last_region - first_region + 1
     activity = np.repeat(np.arange(len(n_regions)), n_regions)
-    region = np.repeat(region_of_first, n_regions) + _positions(n_regions)
-    region_start = np.concatenate([[timeline.edges[0]], np.maximum(borders, timeline.edges[0])])
-    region_end = np.concatenate([np.minimum(borders, timeline.edges[-1]), [timeline.edges[-1]]])
-    low = np.maximum(timeline.first[activity], np.searchsorted(timeline.edges, region_start[region]))
-    high = np.minimum(timeline.end[activity], np.searchsorted(timeline.edges, region_end[region]))
-    return {"activity": activity, "region": region, "exclusive_ns": total[np.maximum(high, low)] - total[low]}
+    region = np.repeat(first_region, n_regions) + _positions(n_regions)
+    region_first = np.searchsorted(timeline.edges, np.concatenate([timeline.edges[:1], borders]))
+    region_end = np.searchsorted(timeline.edges, np.concatenate([borders, timeline.edges[-1:]]))
+    low = np.maximum(timeline.first[activity], region_first[region])
+    high = np.minimum(timeline.end[activity], region_end[region])
+    return _Shares(activity, region, total[high] - total[low], np.cumsum(n_regions) - n_regions, first_region)
 
 
-def _left_over(timeline: _Timeline) -> tuple[Int, Int]:
+def _left_over(timeline: _Timeline) -> tuple[Ints, Ints]:
     """(activity, stretch) pairs that get one nanosecond more: the first L mod k of each stretch."""
     running = np.maximum(timeline.n_running, 1)
     uneven = np.flatnonzero((timeline.n_running > 1) & (timeline.length % running > 0))
@@ -105,7 +118,7 @@ def _left_over(timeline: _Timeline) -> tuple[Int, Int]:
     return activity[gets_one], stretch[gets_one]
 
 
-def _positions(counts: Int) -> Int:
+def _positions(counts: Ints) -> Ints:
     """0, 1, ... within each of the groups of these sizes."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)

@@ -23,13 +23,11 @@ copies to pageable memory, whose call returns only when they are done.
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceql.analyses.attribution import Attribution
+from traceql.arrays import Ints
 from traceql.tables import Column, Table
 from traceql.trace import Trace
-
-Int = NDArray[np.int64]
 
 CAUSES = ("no_work", "sync", "launch", "dependency", "gpu_gap", "unknown")
 """Every cause, in the order of design and pages."""
@@ -127,7 +125,7 @@ def _device_gaps(working: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _ranges(first: Int, last: Int) -> tuple[Int, Int]:
+def _ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """(i, number) for each number from first[i] up to last[i], without it."""
     sizes = np.maximum(last - first, 0)
     ends = np.cumsum(sizes)

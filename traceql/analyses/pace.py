@@ -174,6 +174,18 @@ def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame) 
         gaps: the `idle` table.
         depth: the `queue_depth` table.
     """
+    rows = idle_of_steps(steps, gaps)
+    rows = rows.join(_outstanding(rows, depth), on=_STEP, validate="1:1")
+    return STEP_PACE.check(rows.select(STEP_PACE.names).sort(_STEP))
+
+
+def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """The `step_pace` table but for launches outstanding: idle time by cause, and whether the host sets the pace.
+
+    Args:
+        steps: the `steps` table; those without a window are left out.
+        gaps: the `idle` table.
+    """
     columns = (*_STEP, "stage", "is_complete", "start_ns", "wall_ns", "idle_ns")
     rows = steps.filter(pl.col("wall_ns").is_not_null()).select(columns)
     parts = [pl.col("dur_ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in CAUSES]
@@ -182,10 +194,7 @@ def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame) 
     rows = rows.with_columns(pl.col(*_CAUSE_COLUMNS, "n_gaps").fill_null(0))
     rows = rows.with_columns(host_idle_ns=pl.col("launch_ns") + pl.col("sync_ns"))
     host_frac = _over(pl.col("host_idle_ns"), "wall_ns")
-    rows = rows.with_columns(
-        host_idle_frac=host_frac, is_host_bound=(host_frac >= HOST_BOUND_FRAC).fill_null(False)
-    ).join(_outstanding(rows, depth), on=_STEP, validate="1:1")
-    return STEP_PACE.check(rows.select(STEP_PACE.names).sort(_STEP))
+    return rows.with_columns(host_idle_frac=host_frac, is_host_bound=(host_frac >= HOST_BOUND_FRAC).fill_null(False))
 
 
 def _outstanding(windows: pl.DataFrame, depth: pl.DataFrame) -> pl.DataFrame:

@@ -125,7 +125,7 @@ def steps(kernels: pl.LazyFrame, marks: pl.DataFrame, placed: pl.DataFrame) -> t
     Without any GPU activity the steps are still there, on device 0, and what is not known is null.
     """
     activities = kernels.select(
-        "kernel_id", *_PLACE, "stream", "start_ns", "dur_ns", "correlation", "name"
+        "kernel_id", *_PLACE, "stream", "start_ns", "dur_ns", "correlation"
     ).join(placed.lazy(), on="kernel_id", validate="1:1").collect()  # fmt: skip
     rows = _windows(_step_rows(marks, activities))
     times = window_times(activities, rows)

@@ -56,7 +56,7 @@ def assemble(decoded: list[Decoded], quirks: QuirkCounter) -> Events:
             break
     joined.finish(quirks)
     events.after_events = joined.after_events
-    parts += parts_of(Decoded(joined.decoder, joined.pieces))
+    parts += parts_of(Decoded.of(joined.decoder, joined.pieces))
     for part in parts:
         quirks.merge(part.piece.quirks.items())
         quirks.add("odd-arguments", part.piece.columns.n_odd_args)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct
-from numpy.typing import NDArray
 
+from traceql.arrays import Array, Ints, Ints32
 from traceql.ingest.events import (
     CallArgs,
     Event,
@@ -27,7 +27,6 @@ from traceql.ingest.events import (
 )
 from traceql.ingest.times import MISSING, parse_us
 
-Array = NDArray[Any]
 Key = TypeVar("Key")
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -177,7 +176,7 @@ def _arguments(table: str, raws: list[Raw], columns: Columns) -> dict[str, Array
     return extract(args)
 
 
-def _codes(codes: Codes[Any], keys: Iterable[Any], n_keys: int) -> NDArray[np.int32]:
+def _codes(codes: Codes[Any], keys: Iterable[Any], n_keys: int) -> Ints32:
     return np.fromiter(map(codes.__getitem__, keys), np.int32, n_keys)
 
 
@@ -188,7 +187,7 @@ def _joined(texts: list[Raw]) -> bytes:
     return joined
 
 
-def integers(values: Sequence[int | None]) -> NDArray[np.int64]:
+def integers(values: Sequence[int | None]) -> Ints:
     """A column of integers; `MISSING` for null and for what does not fit 64 bits."""
     try:
         return np.fromiter(values, np.int64, len(values))  # pyright: ignore[reportArgumentType]

@@ -3,7 +3,8 @@
 import numpy as np
 import polars as pl
 
-from traceql.ingest.nesting import NONE, Int, Intervals, depths, innermost, parents
+from traceql.arrays import Ints
+from traceql.ingest.nesting import NONE, Intervals, depths, innermost, parents
 from traceql.ingest.quirks import QuirkCounter
 from traceql.names import torch_dtype
 
@@ -16,7 +17,7 @@ def _intervals(frame: pl.DataFrame) -> Intervals:
     return Intervals(frame["thread_id"].to_numpy().astype(np.int64), start, start + frame["dur_ns"].to_numpy())
 
 
-def _ids(name: str, rows: Int) -> pl.Series:
+def _ids(name: str, rows: Ints) -> pl.Series:
     return pl.Series(name, rows).replace(NONE, None).alias(name)
 
 
@@ -24,6 +25,11 @@ def nest_frames(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     """parent_id and depth of intervals whose key is their row number."""
     parent = parents(_intervals(frame))
     return _ids("parent_id", parent), pl.Series("depth", depths(parent))
+
+
+def external_id() -> pl.Expr:
+    """The External id in an op's arguments, as recorded."""
+    return pl.col("args").str.extract(r'"[Ee]xternal id"\s*:\s*"?(-?\d{1,18})\b').cast(pl.Int64)
 
 
 def nest(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
@@ -34,12 +40,15 @@ def nest(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
     """
     op_parents = ops["parent_id"].fill_null(NONE).to_numpy()
     found = _ids("op_id", innermost(_intervals(ops), op_parents, _intervals(calls)))
-    by_id = ops.filter(pl.col("external_id").is_not_null()).select("rank", "external_id", named_op="op_id")
+    usable = pl.col("external_id").ne_missing(pl.col("correlation")) & pl.col("external_id").is_not_null()
+    launches = pl.col("name").str.contains(_LAUNCHING)
+    if calls.with_columns(found).filter(pl.col("op_id").is_null() & usable & launches).is_empty():
+        return found
+    by_id = ops.select("rank", external_id=external_id(), named_op="op_id").drop_nulls("external_id")
     by_id = by_id.unique(["rank", "external_id"], keep="none")
     named = calls.select("rank", "external_id", "correlation").with_columns(found).join(
         by_id, on=["rank", "external_id"], how="left", validate="m:1", maintain_order="left"
     )  # fmt: skip
-    usable = pl.col("external_id").ne_missing(pl.col("correlation"))
     both = named.filter(pl.col("op_id").is_not_null() & pl.col("named_op").is_not_null())
     agree = both.select((usable & (pl.col("op_id") == pl.col("named_op"))).mean()).item()
     if agree is None or agree < 0.9:
@@ -73,10 +82,11 @@ def _launch_by_correlation(launches: pl.DataFrame, quirks: QuirkCounter) -> pl.D
         "rank", "correlation", "launch_id", "op_id", launches=pl.col("name").str.contains(_LAUNCHING)
     )
     key = ["rank", "correlation"]
-    working = calls.filter("launches")
-    quirks.add("ambiguous-correlation", working.height - working.select(key).unique().height)
-    first = calls.sort("launches", "launch_id", descending=[True, False]).unique(key, keep="first", maintain_order=True)
-    return first.drop("launches")
+    working, others = calls.filter("launches"), calls.filter(~pl.col("launches"))
+    first = working.unique(key, keep="first", maintain_order=True)
+    quirks.add("ambiguous-correlation", working.height - first.height)
+    rest = others.join(first, on=key, how="anti").unique(key, keep="first", maintain_order=True)
+    return pl.concat([first, rest]).drop("launches")
 
 
 def copy_facts(ops: pl.DataFrame, op_ids: pl.Series) -> pl.DataFrame:

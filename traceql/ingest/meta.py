@@ -6,8 +6,6 @@ from typing import Any, cast
 
 import msgspec
 
-from traceql.ingest.salvage import repair
-
 
 class Device(msgspec.Struct, frozen=True):
     """A GPU as listed in `deviceProperties`; null where the file does not say."""
@@ -70,6 +68,8 @@ def read_meta(header: bytes, after_events: bytes | None) -> tuple[dict[str, Any]
 
 
 def _mapping_of(text: bytes) -> dict[str, Any] | None:
+    from traceql.ingest.salvage import repair  # noqa: PLC0415 - what is read from the cache needs no reader
+
     for attempt in (text, repair(text)[0]):
         try:
             return _mapping(_json.decode(attempt.decode(errors="replace")))

@@ -7,9 +7,9 @@ inside another one whole counts as nested, so equal ends in the file must be equ
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int = NDArray[np.int64]
+from traceql.arrays import Ints, Ints32
+
 NONE = -1
 
 
@@ -17,12 +17,12 @@ NONE = -1
 class Intervals:
     """Intervals [start, end) on threads, as parallel arrays."""
 
-    thread: Int
-    start: Int
-    end: Int
+    thread: Ints
+    start: Ints
+    end: Ints
 
 
-def parents(intervals: Intervals) -> Int:
+def parents(intervals: Intervals) -> Ints:
     """Row of the innermost interval that contains each one whole, on its thread; `NONE` without one.
 
     Of equal intervals the earlier row is the outer one. Near-linear: pointers to the interval before are doubled
@@ -44,7 +44,7 @@ def parents(intervals: Intervals) -> Int:
     return found
 
 
-def innermost(containers: Intervals, container_parents: Int, items: Intervals) -> Int:
+def innermost(containers: Intervals, container_parents: Ints, items: Intervals) -> Ints:
     """Row of the innermost container that contains each item whole, on its thread; `NONE` without one.
 
     A container that begins and ends with the item contains it.
@@ -66,12 +66,12 @@ def innermost(containers: Intervals, container_parents: Int, items: Intervals) -
 class _Key:
     """Sorted (thread, start) pairs, searched together."""
 
-    def __init__(self, thread: Int, start: Int) -> None:
+    def __init__(self, thread: Ints, start: Ints) -> None:
         self._start = start
         self._threads, self._firsts = np.unique(thread, return_index=True)
         self._lasts = np.append(self._firsts[1:], len(thread))
 
-    def last_at_or_before(self, thread: Int, start: Int) -> Int:
+    def last_at_or_before(self, thread: Ints, start: Ints) -> Ints:
         """Index of the last pair of the same thread that starts no later; `NONE` without one."""
         found = np.full(len(start), NONE)
         for key, first, last in zip(self._threads, self._firsts, self._lasts, strict=True):
@@ -81,7 +81,7 @@ class _Key:
         return found
 
 
-def depths(parent: Int) -> NDArray[np.int32]:
+def depths(parent: Ints) -> Ints32:
     """Number of intervals around each one."""
     depth = np.zeros(len(parent), np.int32)
     ancestor = parent.copy()

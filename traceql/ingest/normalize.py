@@ -225,26 +225,17 @@ def _launches(source: _Source, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ops(source: _Source) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The ops, and apart from them the steps that the profiler of 2021 recorded as operators."""
+    """The ops but for external_id, and apart from them the steps that the profiler of 2021 recorded as operators."""
     if not source.has("ops"):
-        return OPS.empty(), pl.DataFrame()
+        return OPS.empty().drop("external_id"), pl.DataFrame()
     blobs = [blob.decode(errors="replace") for blob in source.events.op_args]
     args = pl.Series("args", blobs).str.split(ARGS_SEPARATOR.decode()).explode()
-    frame = source.frame("ops").drop("code").with_columns(_external_id(args), args.set(args == "{}", None))
+    frame = source.frame("ops").drop("code").with_columns(args.set(args == "{}", None))
     is_step = _matches(source, "ops", _STEP_OP)
     step_ops = frame.filter(is_step) if is_step.any() else frame.clear()
     frame = frame.filter(~is_step) if is_step.any() else frame
     frame = _with_key(frame, "op_id")
-    return OPS.check(frame.with_columns(*nest_frames(frame))), step_ops
-
-
-def _external_id(args: pl.Series) -> pl.Series:
-    """The External id in arguments: as Kineto writes it, at their beginning, else anywhere."""
-    found = args.str.extract(r'^\{\s*"External id":\s*(\d{1,18})\b')
-    if found.null_count():
-        anywhere = args.str.extract(r'"[Ee]xternal id"\s*:\s*"?(-?\d{1,18})\b')
-        found = found.zip_with(found.is_not_null(), anywhere)
-    return found.cast(pl.Int64).alias("external_id")
+    return frame.with_columns(*nest_frames(frame)), step_ops
 
 
 def _matches(source: _Source, table: str, pattern: str) -> pl.Series:

@@ -14,13 +14,15 @@ from typing import IO
 
 from traceql.errors import TraceqlError
 from traceql.ingest.pieces import Piece
-from traceql.ingest.worker import Decoded, collector_off, decode_pieces, send_end, send_piece
+from traceql.ingest.worker import Decoded, collector_off, decode_pieces, receive_decoded, send_end, send_piece
 
 _MIN_PIECES = 24
 """A shorter trace is decoded sooner than processes are started."""
 
 _MAX_WORKERS = 4
 _PIPE_BYTES = 1 << 20
+_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 28), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
+"""For glibc in the decoding processes: memory freed after a piece is kept for the next one, not mapped anew."""
 
 
 class WorkerDiedError(TraceqlError):
@@ -56,20 +58,22 @@ def _decode_in_workers(pieces: Iterator[Piece], n_workers: int) -> list[Decoded]
         with lock:
             return next(pieces, None)
 
-    def drive(worker: "subprocess.Popen[bytes]") -> Decoded:
+    def feed(worker: "subprocess.Popen[bytes]") -> None:
         pipe = _pipe(worker.stdin)
-        try:
-            while piece := next_piece():
-                send_piece(pipe, piece)
-            send_end(pipe)
-            return pickle.load(_pipe(worker.stdout))  # noqa: S301 - our own process wrote it
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
-            raise WorkerDiedError(f"a decoding process ended early (exit status {worker.wait()})") from error
+        while piece := next_piece():
+            send_piece(pipe, piece)
+        send_end(pipe)
 
     workers = [_start() for _ in range(n_workers)]
     try:
-        with collector_off(), ThreadPoolExecutor(n_workers) as pool:
-            return list(pool.map(drive, workers))
+        with collector_off(), ThreadPoolExecutor(2 * n_workers) as pool:
+            fed = [pool.submit(feed, worker) for worker in workers]
+            decoded = [pool.submit(receive_decoded, _pipe(worker.stdout)) for worker in workers]
+            for done in fed:
+                done.result()
+            return [part.result() for part in decoded]
+    except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
+        raise WorkerDiedError("a decoding process ended early") from error
     finally:
         for worker in workers:
             _end(worker)
@@ -78,7 +82,9 @@ def _decode_in_workers(pieces: Iterator[Piece], n_workers: int) -> list[Decoded]
 def _start() -> "subprocess.Popen[bytes]":
     code = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); import traceql.ingest.worker as w; w.main()"
     command = [sys.executable, "-c", code, json.dumps([os.path.abspath(p) for p in sys.path])]  # noqa: PTH100
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+    worker = subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _KEEP_MEMORY
+    )
     for pipe in (worker.stdin, worker.stdout):
         _widen(_pipe(pipe))
     return worker

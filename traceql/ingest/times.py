@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 import numpy as np
-from numpy.typing import NDArray
+
+from traceql.arrays import Ints
 
 MISSING = -(2**63)
 """Stands for null in integer arrays on their way to a table; no id and no time can have this value."""
@@ -18,7 +19,7 @@ _NEWLINE, _DOT, _NINE = b"\n.9"
 _SCALE = np.array([1000, 100, 10, 1])
 
 
-def parse_us(texts: Sequence[bytes]) -> NDArray[np.int64]:
+def parse_us(texts: Sequence[bytes]) -> Ints:
     """Nanoseconds of each decimal number of microseconds; `MISSING` where the text is no finite number.
 
     A JSON string that holds a number counts as one. Digits below a nanosecond are rounded half to even.
@@ -32,7 +33,7 @@ def parse_us(texts: Sequence[bytes]) -> NDArray[np.int64]:
     return np.fromstring(joined.replace(b".", b""), np.int64, sep="\n") * _SCALE[decimals]
 
 
-def _decimals(joined: bytes, n_texts: int) -> NDArray[np.int64] | None:
+def _decimals(joined: bytes, n_texts: int) -> Ints | None:
     """Number of decimals of each line, 0 to 3; None unless all are plain numbers that fit 64 bits as ns."""
     if joined.translate(None, b"0123456789.\n"):
         return None

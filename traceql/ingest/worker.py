@@ -10,7 +10,7 @@ import struct
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, NamedTuple
 
 from traceql.ingest.decode import Decoder
 from traceql.ingest.pieces import Piece
@@ -20,13 +20,17 @@ _HEADER = struct.Struct("<qq?")
 _END = _HEADER.pack(-1, 0, False)
 
 
-class Decoded:
+class Decoded(NamedTuple):
     """What one process decoded: pieces, and the dictionaries that their codes point into."""
 
-    def __init__(self, decoder: Decoder, pieces: list[DecodedPiece]) -> None:
-        self.names = list(decoder.names)
-        self.threads = list(decoder.threads)
-        self.pieces = pieces
+    pieces: list[DecodedPiece]
+    names: list[str]
+    threads: list[tuple[int | str, int | str]]
+
+    @classmethod
+    def of(cls, decoder: Decoder, pieces: list[DecodedPiece]) -> "Decoded":
+        """The pieces with the dictionaries of their decoder."""
+        return cls(pieces, list(decoder.names), list(decoder.threads))
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def decode_pieces(pieces: Iterable[Piece]) -> Decoded:
     """Decodes pieces one after the other, in this process."""
     decoder = Decoder()
     with collector_off():
-        return Decoded(decoder, [read_piece(decoder, piece) for piece in pieces])
+        return Decoded.of(decoder, [read_piece(decoder, piece) for piece in pieces])
 
 
 def send_piece(pipe: IO[bytes], piece: Piece) -> None:
@@ -77,12 +81,31 @@ def receive_pieces(pipe: IO[bytes]) -> Iterator[Piece]:
         yield Piece(index, pipe.read(length), is_last)
 
 
+def send_decoded(pieces: Iterable[Piece], pipe: IO[bytes]) -> None:
+    """Writes each piece as soon as it is decoded, and at last the dictionaries, for `receive_decoded`."""
+    decoder = Decoder()
+    with collector_off():
+        for piece in pieces:
+            pickle.dump(read_piece(decoder, piece), pipe, protocol=5)
+        pickle.dump(Decoded.of(decoder, []), pipe, protocol=5)
+    pipe.flush()
+
+
+def receive_decoded(pipe: IO[bytes]) -> Decoded:
+    """What another process decoded, all of it.
+
+    Raises:
+        EOFError: the other side went away in the middle.
+    """
+    pieces: list[DecodedPiece] = []
+    while isinstance(item := pickle.load(pipe), DecodedPiece):  # noqa: S301 - our own process wrote it
+        pieces.append(item)
+    return item._replace(pieces=pieces)
+
+
 def main() -> None:
     """Runs one decoding process."""
     try:
-        decoded = decode_pieces(receive_pieces(sys.stdin.buffer))
-        with collector_off():
-            pickle.dump(decoded, sys.stdout.buffer, protocol=5)
-        sys.stdout.buffer.flush()
+        send_decoded(receive_pieces(sys.stdin.buffer), sys.stdout.buffer)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         sys.exit(1)

@@ -17,7 +17,7 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.collectives import (
+from traceql.analyses.comm import (
     RANK_WAITS,
     clock_offsets,
     collective_stats,

@@ -2,11 +2,12 @@
 
 import polars as pl
 
-from traceql.analyses.pace import step_pace
+from traceql.analyses.attribution import Attribution
+from traceql.analyses.idle import idle_gaps
+from traceql.analyses.pace import idle_of_steps
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.report.idle_page import pace_line
-from traceql.report.ranks_page import RankReport, comm_line
 from traceql.trace import Trace
 
 
@@ -17,8 +18,11 @@ def remarks(trace: Trace, summary: Summary) -> tuple[str, ...]:
     """
     if summary.scope != "steps":
         return ()
-    chosen = step_pace(trace).join(summary.steps, on=["rank", "device", "step"], how="semi")
-    lines = [pace_line(chosen)]
+    found = Attribution.of(trace)
+    chosen = found.steps.join(summary.steps, on=["rank", "device", "step"], how="semi")
+    lines = [pace_line(idle_of_steps(chosen, idle_gaps(trace, found)))]
     if isinstance(summary, RunSummary) and summary.groups.filter(pl.col("group") == "nccl").height:
+        from traceql.report.ranks_page import RankReport, comm_line  # noqa: PLC0415 - not needed for one rank
+
         lines.append(comm_line(RankReport.of(trace, summary.selection)))
     return tuple(line for line in lines if line)

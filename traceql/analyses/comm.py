@@ -22,9 +22,9 @@ from typing import Any, cast
 import numpy as np
 import orjson
 import polars as pl
-from numpy.typing import NDArray
 
 from traceql.analyses.attribution import Attribution
+from traceql.arrays import Floats
 from traceql.tables import Column, Table
 from traceql.trace import Trace
 
@@ -163,8 +163,6 @@ _CLEARLY = 0.25
 
 _TOGETHER_NS = 200_000
 """Ranks that leave further apart, on one clock, were not in one collective. Seen: below 2 µs."""
-
-Floats = NDArray[np.float64]
 
 
 def collectives(trace: Trace) -> pl.DataFrame:
