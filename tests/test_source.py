@@ -19,7 +19,8 @@ import pytest
 import zstandard
 
 from traceql.errors import InputError
-from traceql.ingest.source import looks_like, not_a_trace, open_source
+from traceql.ingest.looks import looks_like, not_a_trace
+from traceql.ingest.source import open_source
 
 EVENTS = [{"ph": "X", "cat": "kernel", "name": f"k{n}", "ts": n * 7, "dur": n % 13} for n in range(20_000)]
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": EVENTS}).encode()

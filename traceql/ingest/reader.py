@@ -11,11 +11,12 @@ import polars as pl
 from traceql.errors import InputError
 from traceql.ingest import parallel
 from traceql.ingest.assemble import Events, assemble
+from traceql.ingest.looks import not_a_trace
 from traceql.ingest.meta import TraceMeta, distributed_rank, read_meta, trace_meta
 from traceql.ingest.normalize import normalize
 from traceql.ingest.pieces import Piece, PieceReader
 from traceql.ingest.quirks import Quirk, QuirkCounter
-from traceql.ingest.source import Source, not_a_trace, open_source
+from traceql.ingest.source import Source, open_source
 
 Progress = Callable[[int, int | None], None]
 

@@ -4,37 +4,29 @@ The format is told from the first bytes, never from the name, and nothing seeks:
 What is no trace is refused, with what it looks like; what is cut off or damaged is read as far as it goes.
 """
 
-import csv
-import io
 import lzma
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO, Protocol, Self
 
-import ijson  # pyright: ignore[reportMissingTypeStubs]
-import orjson
 import zstandard
 from isal import igzip_lib
 
 from traceql.errors import InputError
+from traceql.ingest.looks import BOM, GZIP_MAGICS, RECORD, XZ_MAGICS, ZSTD_MAGICS, looks_like
 
 _BLOCK_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 16
-"""How much of the content is looked at to tell what it is."""
 _SNIFF_BYTES = 1 << 13
 """Read before the compression is known, so no more than the least `_Codec.feed_bytes`."""
 _PIECE_BYTES = 1 << 16
 """Most bytes a decompressor gives at once: what a damaged spot can take with it."""
 
-_BOM = b"\xef\xbb\xbf"
-_RECORD = "Give the JSON file that torch.profiler writes (export_chrome_trace, or the server's profiler folder)."
 _COPY_AGAIN = "The file is damaged: copy or download it again."
 
 
@@ -88,7 +80,7 @@ class _Codec:
 _CODECS = (
     _Codec(
         "gzip",
-        (b"\x1f\x8b",),
+        GZIP_MAGICS,
         lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP),
         igzip_lib.IsalError,  # pyright: ignore[reportArgumentType] - the stub declares an instance
         feed_bytes=1 << 16,
@@ -96,10 +88,7 @@ _CODECS = (
     ),
     _Codec(
         "zstd",
-        (
-            b"\x28\xb5\x2f\xfd",
-            *(bytes((0x50 + n, 0x2A, 0x4D, 0x18)) for n in range(16)),
-        ),  # 0x50…: skippable frames
+        ZSTD_MAGICS,
         _ZstdFrame,
         zstandard.ZstdError,
         feed_bytes=1 << 13,
@@ -107,7 +96,7 @@ _CODECS = (
     ),
     _Codec(
         "xz",
-        (b"\xfd7zXZ\0",),
+        XZ_MAGICS,
         lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
         lzma.LZMAError,
         feed_bytes=1 << 16,
@@ -188,13 +177,13 @@ class Source(AbstractContextManager["Source"]):
 
     def _checked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The same blocks without byte order mark, once the first does not look like something else."""
-        first = next(blocks, b"").removeprefix(_BOM)
+        first = next(blocks, b"").removeprefix(BOM)
         if not first:
             raise InputError(f"{self._title} is empty", "Was the recording stopped, and the trace written whole?")
         while first.isspace():  # JSON may begin with any amount of it
             first = next(blocks, b"")
             if not first:
-                raise InputError(f"{self._title} holds only white space", _RECORD)
+                raise InputError(f"{self._title} holds only white space", RECORD)
         if error := looks_like(first, self._title):
             raise error
         return chain((first,), blocks)
@@ -310,275 +299,3 @@ def _next_member(rest: bytes, feed: Iterator[bytes], magics: tuple[bytes, ...]) 
     while len(rest) < longest and (more := next(feed, b"")):
         rest = (rest + more).lstrip(b"\0")
     return rest if rest.startswith(magics) else b""
-
-
-# What a file that is no trace looks like.
-
-
-@dataclass(frozen=True)
-class _Look:
-    """A kind of file that is no trace: what it is called, what to do instead, and how it is told.
-
-    Binary and text files are told by how they begin, JSON objects by their keys, both also by bytes in them.
-    """
-
-    what: str
-    hint: str = _RECORD
-    begins: tuple[bytes, ...] = ()
-    keys: frozenset[str] = field(default_factory=frozenset[str])
-    marks: tuple[bytes, ...] = ()
-
-    def fits_start(self, head: bytes) -> bool:
-        return head.startswith(self.begins) and all(mark in head for mark in self.marks)
-
-    def fits_keys(self, keys: Iterable[str], head: bytes) -> bool:
-        return self.keys.issubset(keys) and all(mark in head for mark in self.marks)
-
-    def error(self, name: str) -> InputError:
-        return InputError(f"{name} is {self.what}, not a trace", self.hint)
-
-
-_UNPACK = "Unpack it and name the JSON file inside."
-_MEMORY_VIZ = "A memory snapshot opens at pytorch.org/memory_viz; traceql reads what torch.profiler writes."
-_SQLITE = b"SQLite format 3\0"
-
-_BINARY_LOOKS = (
-    _Look(
-        "UTF-16 text",
-        "Convert it: iconv -f UTF-16 -t UTF-8 (PowerShell's > writes UTF-16).",
-        begins=(b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0["),
-    ),
-    _Look("an Nsight Systems export (SQLite)", begins=(_SQLITE,), marks=(b"CUPTI_",)),
-    _Look("a rocprof database (SQLite)", begins=(_SQLITE,), marks=(b"rocpd_",)),
-    _Look("a SQLite database, perhaps an export of nsys or rocprof", begins=(_SQLITE,)),
-    _Look("an Nsight Systems report", begins=(b"NVIDIA Tegra Profiler Report", b"QDSTRM")),
-    _Look("a PyTorch checkpoint (zip)", begins=(b"PK\x03\x04",), marks=(b"/data.pkl",)),
-    _Look("a zip archive", _UNPACK, begins=(b"PK\x03\x04", b"PK\x05\x06")),
-    _Look("a Python pickle", _MEMORY_VIZ, begins=tuple(bytes((0x80, protocol)) for protocol in range(2, 6))),
-    _Look("compressed twice", "Decompress it once.", begins=tuple(m for codec in _CODECS for m in codec.magics)),
-    _Look("compressed with bzip2", "Decompress it: bzip2 -d.", begins=(b"BZh",)),
-    _Look("compressed with lz4", "Decompress it: lz4 -d.", begins=(b"\x04\x22\x4d\x18",)),
-    _Look("a 7z archive", _UNPACK, begins=(b"7z\xbc\xaf\x27\x1c",)),
-    _Look("a Parquet file", begins=(b"PAR1",)),
-    _Look("a PDF document", begins=(b"%PDF",)),
-)
-
-_TEXT_LOOKS = (  # compared with lower-case text without white space before it
-    _Look(
-        "an HTML page",
-        "Was a login or error page downloaded in its place? Fetch the raw file.",
-        begins=(b"<!doctype html", b"<html"),
-    ),
-    _Look("XML", begins=(b"<?xml",)),
-    _Look("a Git LFS pointer", "Fetch the file itself: git lfs pull.", begins=(b"version https://git-lfs",)),
-    _Look(
-        "the table that key_averages() prints",
-        "Export the trace as well: profiler.export_chrome_trace(path).",
-        begins=(b"---",),
-        marks=(b"self cpu",),
-    ),
-)
-
-_JSON_LOOKS = (
-    _Look("a memory snapshot", _MEMORY_VIZ, keys=frozenset({"device_traces"})),
-    _Look("a memory snapshot", _MEMORY_VIZ, keys=frozenset({"segments"}), marks=(b'"blocks"', b'"total_size"')),
-    _Look(
-        "rocprofv3's own JSON",
-        "Record with torch.profiler, which runs on ROCm too.",
-        keys=frozenset({"rocprofiler-sdk-tool"}),
-    ),
-    _Look(
-        "an execution trace (Chakra ET), which has no times of the GPU",
-        "Give the profiler's trace of the same run.",
-        keys=frozenset({"schema", "nodes"}),
-    ),
-    _Look("a speedscope profile (py-spy)", keys=frozenset({"$schema"}), marks=(b"speedscope.app",)),
-    *(
-        _Look("the result of a serving benchmark", keys=frozenset({key}))
-        for key in ("mean_ttft_ms", "median_ttft_ms", "output_throughput", "request_throughput")
-    ),
-    _Look("a model's config.json", keys=frozenset({"model_type", "architectures"})),
-)
-
-_LOG_LINE = re.compile(rb"\[\s*(?:\d{4}-\d\d-\d\d\b|(?!true|false|null|nan|inf)[a-z])", re.IGNORECASE)
-_NON_FINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:Infinity|NaN)\b")
-"""Numbers that Python's json writes (a request rate without limit, say) and no JSON parser reads."""
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""Bytes that no text has; 0x1b colours terminal output."""
-
-
-def looks_like(head: bytes, name: str = "the input") -> InputError | None:
-    """What else than a trace the content certainly is, as an error to raise; None when it may be a trace.
-
-    Args:
-        head: the first bytes of the decompressed content, 64 KB or all of it; more is not looked at.
-        name: what the message calls it.
-    """
-    head = head[:_HEAD_BYTES]
-    look = _binary_look(head) or _text_look(head.removeprefix(_BOM).lstrip())
-    return look.error(name) if look else None
-
-
-def not_a_trace(head: bytes, name: str) -> InputError:
-    """The best description of content in which no trace events were found, as an error to raise."""
-    head = head[:_HEAD_BYTES]
-    return looks_like(head, name) or InputError(f"{name} is no trace: {_Outline(head).description()}", _RECORD)
-
-
-def _binary_look(head: bytes) -> _Look | None:
-    for look in _BINARY_LOOKS:
-        if look.fits_start(head):
-            return look
-    if head[257:262] == b"ustar":
-        return _Look("a tar archive", _UNPACK)
-    if not _CONTROL.search(head[:1024]):
-        return None
-    if _is_perfetto(head):
-        return _Look("a binary Perfetto trace", "Only the JSON form is read: record with torch.profiler.")
-    return None if head.lstrip()[:1] in (b"{", b"[") else _Look("binary data")
-
-
-def _is_perfetto(head: bytes) -> bool:
-    """Whether it begins with three TracePackets, or is fewer: the byte 0x0a, a length, so many bytes."""
-    at = 0
-    for _ in range(3):
-        if head[at : at + 1] != b"\n":
-            return False
-        length, at = _varint(head, at + 1)
-        at += length
-        if at == len(head):
-            break
-    return at <= len(head)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The protobuf number at `at` (seven bits a byte, low ones first), and where it ends."""
-    number = 0
-    for n, byte in enumerate(data[at : at + 10]):
-        number |= (byte & 0x7F) << 7 * n
-        if byte < 0x80:
-            return number, at + n + 1
-    return number, at + 10
-
-
-def _text_look(text: bytes) -> _Look | None:
-    """What a text without white space before it is, if certainly no trace."""
-    match text[:1]:
-        case b"{" | b"[":
-            return _json_look(text)
-        case b"":
-            return None
-        case _:
-            lower = text.lower()
-            known = (look for look in _TEXT_LOOKS if look.fits_start(lower))
-            return next(known, None) or _scalar_look(text) or _csv_look(text) or _Look(_plain_text(text))
-
-
-def _json_look(text: bytes) -> _Look | None:
-    if _LOG_LINE.match(text):
-        return _Look(_plain_text(text))
-    if text.startswith(b"{'"):
-        return _Look("a printed Python dictionary", "Write it with json.dump. " + _RECORD)
-    if _is_json_lines(text):
-        return _Look("a file of one JSON value a line (NDJSON: logs, benchmark results, nsys export)")
-    if b'"traceEvents"' in text:
-        return None
-    outline = _Outline(text)
-    if outline.kind == "array":
-        return outline.array_look()
-    return next((look for look in _JSON_LOOKS if look.fits_keys(outline.keys, text)), None)
-
-
-def _is_json_lines(text: bytes) -> bool:
-    first, _, rest = text.partition(b"\n")
-    return rest.lstrip()[:1] in (b"{", b"[") and _loaded(first) is not None
-
-
-def _scalar_look(text: bytes) -> _Look | None:
-    return None if _loaded(text) is None and text.strip() != b"null" else _Look("a single JSON value")
-
-
-def _loaded(text: bytes) -> object:
-    """The JSON value, or None when it is none."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _csv_look(text: bytes) -> _Look | None:
-    """A table: two lines of the same three or more cells (commas in quoted kernel names do not count)."""
-    lines = text.decode("utf-8", "replace").splitlines()[:3]
-    try:
-        widths = [len(row) for row in csv.reader(lines[:2])]
-    except csv.Error:
-        return None
-    if len(lines) < 2 or len(widths) < 2 or widths[0] < 3 or widths[0] != widths[1]:
-        return None
-    return _Look("a CSV table, perhaps a summary of nsys or rocprof")
-
-
-def _plain_text(text: bytes) -> str:
-    line = text.partition(b"\n")[0].decode("utf-8", "replace").strip()
-    shown = "".join(char if char.isprintable() else "·" for char in line)
-    return f"text that begins with “{shown[:40]}{'…' if len(shown) > 40 else ''}”"
-
-
-def _json_events(head: bytes) -> Iterator[tuple[str, str, object]]:
-    """(path of the parent, kind of event, value), as ijson gives them; an error loses what is in its bite."""
-    return ijson.parse(io.BytesIO(head), buf_size=512)
-
-
-class _Outline:
-    """What is at the top of a JSON text that may be cut off or damaged further on.
-
-    Attributes:
-        kind: object, array, or an empty string where nothing can be read.
-        keys: the keys of the object, or of an array's first element, and the kind of value each has.
-        element: the kind of an array's first element: map, array, number, string...; empty for none.
-        is_whole: whether it could be read to the end, of an array to the end of the first element.
-    """
-
-    def __init__(self, head: bytes) -> None:
-        self.kind = ""
-        self.element = ""
-        self.keys: dict[str, str] = {}
-        self.is_whole = False
-        with suppress(ijson.JSONError, UnicodeDecodeError):  # cut off or damaged: what was read before stands
-            self._read(_NON_FINITE.sub(b" null", head.removeprefix(_BOM)))
-            self.is_whole = True
-
-    def _read(self, head: bytes) -> None:
-        key = None
-        top = ""
-        for prefix, event, value in _json_events(head):
-            what = event.removeprefix("start_")
-            if not self.kind:
-                self.kind = "object" if what == "map" else what
-                top = "" if what == "map" else "item"
-            elif prefix == "item" and self.kind == "array" and not self.element:
-                self.element = what
-            elif key is not None:
-                self.keys[key] = what
-                key = None
-            if prefix == top and event == "map_key":
-                key = str(value)
-            elif prefix == "item" and self.kind == "array" and event in ("end_map", "end_array"):
-                return
-
-    def array_look(self) -> _Look | None:
-        """What an array is whose elements cannot be events."""
-        if self.element == "array":
-            return _Look("a JSON list of lists, perhaps a memory timeline")
-        return _Look(f"a JSON list of {self.element}s") if self.element in ("number", "string") else None
-
-    def description(self) -> str:
-        """What it is, to follow a colon."""
-        keys = ", ".join(list(self.keys)[:5])
-        if not (keys or self.element or self.is_whole):
-            return "JSON was expected, and this is none"
-        if "traceEvents" in self.keys and self.keys["traceEvents"] != "array":
-            return f"its traceEvents is no list but a {self.keys['traceEvents']}"
-        if self.kind == "array":
-            return f"a JSON list of objects with {keys or 'nothing in them'}" if self.element else "an empty JSON list"
-        return f"a JSON object with {keys}, without traceEvents" if keys else "an empty JSON object"
