@@ -1,5 +1,6 @@
 """Collectives across ranks: matching, clocks, waiting and who is late; communication beside other work."""
 
+import gzip
 import json
 from decimal import Decimal
 from itertools import pairwise, permutations
@@ -575,3 +576,29 @@ def test_every_run_adds_up(shared: Path) -> None:
         assert found.filter((pl.col("waiting_ns") < 0) | (pl.col("waiting_ns") > pl.col("dur_ns"))).is_empty()
         assert found.filter(pl.col("transfer_ns") > pl.col("dur_ns")).is_empty()
         assert overlap.filter(pl.col("comm_ns") != pl.col("exposed_ns") + pl.col("overlapped_ns")).is_empty()
+
+
+@pytest.mark.shared
+def test_training_that_hides_its_communication(shared):
+    """deepseek-train: all-to-all on its own stream under compute, which is what that profile was published to show."""
+    path = shared / "public" / "deepseek-train" / "train.json.gz"
+    trace = traceql.load(path, cache=False)
+    names = set(trace.kernels.filter(pl.col("category") == "comm").collect()["name"])
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    running = [
+        (e["ts"], e["ts"] + e["dur"], e["name"] in names)
+        for e in events
+        if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
+    edges = sorted({t for start, end, _ in running for t in (start, end)})
+    comm_us = exposed_us = 0
+    for left, right in pairwise(edges):
+        kinds = {is_comm for start, end, is_comm in running if start <= left and end >= right}
+        comm_us += (right - left) * (True in kinds)
+        exposed_us += (right - left) * (kinds == {True})
+    found = comm_overlap(trace).row(0, named=True)
+    assert (found["comm_ns"], found["exposed_ns"]) == (comm_us * 1000, exposed_us * 1000)
+    assert (found["comm_ns"], found["exposed_ns"]) == (113_030_000, 4_149_000)
+    kinds = dict(collectives(trace).group_by("kind").agg(pl.sum("dur_ns")).rows())
+    assert kinds == {"all_to_all": 80_452_000, "other": 32_578_000}

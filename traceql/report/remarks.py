@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from traceql import fmt
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.idle import idle_gaps
 from traceql.analyses.pace import idle_of_steps
@@ -14,15 +15,23 @@ from traceql.trace import Trace
 def remarks(trace: Trace, summary: Summary) -> tuple[str, ...]:
     """Sentences for the head of a summary, of the steps that it covers; none where no step has a window.
 
-    Between ranks, waiting is told from transfer only where there are several.
+    Waiting is told from transfer only where there are several ranks.
     """
     if summary.scope != "steps":
         return ()
     found = Attribution.of(trace)
     chosen = found.steps.join(summary.steps, on=["rank", "device", "step"], how="semi")
     lines = [pace_line(idle_of_steps(chosen, idle_gaps(trace, found)))]
-    if isinstance(summary, RunSummary) and summary.groups.filter(pl.col("group") == "nccl").height:
+    communication = summary.groups.filter(pl.col("group") == "nccl")
+    if communication.height:
+        lines.append(_waiting(trace, summary, communication["kernel_ns"].item() / summary.n_windows))
+    return tuple(line for line in lines if line)
+
+
+def _waiting(trace: Trace, summary: Summary, comm_ns_per_step: float) -> str | None:
+    if isinstance(summary, RunSummary):
         from traceql.report.ranks_page import RankReport, comm_line  # noqa: PLC0415 - not needed for one rank
 
-        lines.append(comm_line(RankReport.of(trace, summary.selection)))
-    return tuple(line for line in lines if line)
+        return comm_line(RankReport.of(trace, summary.selection))
+    amount = fmt.duration(comm_ns_per_step)
+    return f"communication: {amount} a step; of one rank alone, waiting cannot be told from transfer"
