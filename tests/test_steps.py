@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import traceql
 from traceql import analyses
+from traceql.analyses.pace import idle_by_step
 from traceql.analyses.step_marks import _annotations, _classify, repeating_groups
 from traceql.trace import Trace
 
@@ -138,6 +139,21 @@ def test_what_is_launched_between_annotations_opens_no_window(tmp_path):
         (160_000, 100_000, 2, 1),
         (260_000, 10_000, 2, 1),
     ]
+
+
+def test_what_is_kept_with_a_cached_trace_is_what_is_worked_out(fixtures, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACEQL_CACHE_DIR", str(tmp_path))
+    path = fixtures / "glm5" / "tiny-pool-eager-TP-0.json.gz"
+    fresh = analyses.Attribution.of(traceql.load(path, cache=False))
+    for _ in range(2):  # worked out and kept, then read
+        trace = traceql.load(path)
+        kept = analyses.Attribution.of(trace)
+        assert all(getattr(kept, name).equals(getattr(fresh, name)) for name in ("marks", "placed", "steps", "times"))
+        assert kept.activities.equals(fresh.activities)
+        assert idle_by_step(trace).equals(idle_by_step(traceql.load(path, cache=False)))
+    assert len([file for file in tmp_path.iterdir() if file.suffix == ".traceql-cache"]) == 3
+    changed = without_annotations(traceql.load(path))  # a changed copy is another trace: nothing kept is taken for it
+    assert analyses.steps(changed)["method"].unique().to_list() == ["repetition"]
 
 
 def test_graph_launches_give_the_steps_that_annotations_give(fixtures):

@@ -96,7 +96,7 @@ def load_run(
         raise no_trace_in(files[0].found_by or "")
     if len(traces) == 1:
         trace = traces[0][1]
-        return replace(trace, quirks=(*trace.quirks, *notes))
+        return replace(trace, quirks=(*trace.quirks, *notes)) if notes else trace
     ranked, rank_notes = with_ranks(traces, force=force)
     return merged(ranked, [*notes, *rank_notes, *_strangers(ranked, force=force)])
 

@@ -1,7 +1,7 @@
 """A loaded trace: its tables as polars LazyFrames, what it says about itself, the oddities met."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,23 @@ class Trace:
     syncs: pl.LazyFrame
     memory: pl.LazyFrame
     threads: pl.LazyFrame
+    _cache_key: CacheKey | None = field(default=None, init=False, repr=False)
+    """Set where the tables are those of a cached file; a changed copy of the trace has none."""
+
+    def kept(self, name: str, make: Callable[[], dict[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+        """Frames worked out from this trace, kept beside it in the cache if it has a place there.
+
+        Args:
+            name: what they are, with all that they depend on besides the file (a version of the method, categories).
+            make: works them out.
+        """
+        key = self._cache_key.beside(name) if self._cache_key else None
+        entry = read(key)
+        if entry is not None:
+            return {table: frame.collect() for table, frame in entry.tables.items()}
+        frames = make()
+        write(key, frames, b"{}")
+        return frames
 
 
 class _Info(msgspec.Struct, frozen=True):
@@ -69,8 +86,8 @@ def load(
         RuleError: the category file is wrong.
     """
     known = load_categories(categories)
-    key = CacheKey.of(Path(path), FORMAT_VERSION) if cache and str(path) != "-" and Path(path).is_file() else None
-    entry = read(key) if key else None
+    key = CacheKey.of(Path(path), FORMAT_VERSION) if cache and str(path) != "-" else None
+    entry = read(key)
     if entry is not None:
         info = msgspec.json.decode(entry.info, type=_Info)
         tables = entry.tables
@@ -80,11 +97,12 @@ def load(
         found = read_trace(path, progress=progress, n_workers=n_workers)
         info = _Info(found.meta, found.quirks)
         tables = {name: frame.lazy() for name, frame in found.tables.items()}
-        if key:
-            write(key, found.tables, msgspec.json.encode(info))
+        write(key, found.tables, msgspec.json.encode(info))
     if strict:
         _refuse_losses(info)
-    return _trace(info, tables, known)
+    trace = _trace(info, tables, known)
+    object.__setattr__(trace, "_cache_key", key)  # frozen for everybody else
+    return trace
 
 
 def _trace(info: _Info, tables: dict[str, pl.LazyFrame], categories: Categories) -> Trace:

@@ -15,6 +15,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_METHOD_VERSION = 1
+"""Raised whenever steps, windows or exclusive times are found in another way: what is kept of the old one is stale."""
+
+
 @dataclass(frozen=True)
 class Attribution:
     """The steps of a trace and what belongs to them."""
@@ -34,19 +38,24 @@ class Attribution:
     def of(cls, trace: Trace) -> "Attribution":
         """That of a trace or run: worked out when it is first asked for, and kept while the trace is."""
         if trace not in _known:
-            _known[trace] = cls._worked_out(trace)
+            _known[trace] = cls._of(trace)
         return _known[trace]
 
     @classmethod
-    def _worked_out(cls, trace: Trace) -> "Attribution":
+    def _of(cls, trace: Trace) -> "Attribution":
         kernels = trace.kernels.select(_COLUMNS).collect()
-        launches = trace.launches.select("launch_id", "rank", "thread_id", "name", "start_ns", "dur_ns")
-        launches = launches.collect().lazy()
-        marks = step_marks(trace.spans, launches, trace.syncs, kernels.lazy())
-        placed = kernel_steps(kernels.lazy(), launches, marks)
-        found, times = steps(kernels.lazy(), marks, placed)
-        activities = kernels.sort("kernel_id").hstack(placed.drop("kernel_id"))  # which has a row for each, in order
-        return cls(marks, activities, placed, found, times)
+
+        def worked_out() -> dict[str, pl.DataFrame]:
+            launches = trace.launches.select("launch_id", "rank", "thread_id", "name", "start_ns", "dur_ns")
+            launches = launches.collect().lazy()
+            marks = step_marks(trace.spans, launches, trace.syncs, kernels.lazy())
+            placed = kernel_steps(kernels.lazy(), launches, marks)
+            found, times = steps(kernels.lazy(), marks, placed)
+            return {"marks": marks, "placed": placed, "steps": found, "times": times}
+
+        frames = trace.kept(f"steps-{_METHOD_VERSION}", worked_out)
+        activities = kernels.sort("kernel_id").hstack(frames["placed"].drop("kernel_id"))  # a row for each, in order
+        return cls(activities=activities, **frames)
 
     @property
     def outside_wall_ns(self) -> int:

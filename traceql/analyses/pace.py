@@ -12,6 +12,8 @@ from traceql.ingest.quirks import Quirk
 from traceql.tables import Column, Table
 from traceql.trace import Trace
 
+_METHOD_VERSION = 1
+"""Raised whenever gaps or their causes are found in another way: what is kept of the old one is stale."""
 HOST_BOUND_FRAC = 0.10
 """From this share of wall on that the GPU waits for the host (`launch` + `sync`) a step is host-bound."""
 
@@ -177,6 +179,16 @@ def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame) 
     rows = idle_of_steps(steps, gaps)
     rows = rows.join(_outstanding(rows, depth), on=_STEP, validate="1:1")
     return STEP_PACE.check(rows.select(STEP_PACE.names).sort(_STEP))
+
+
+def idle_by_step(trace: Trace) -> pl.DataFrame:
+    """As `step_pace`, but for launches outstanding; kept with a cached trace."""
+
+    def worked_out() -> dict[str, pl.DataFrame]:
+        found = Attribution.of(trace)
+        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace, found))}
+
+    return trace.kept(f"idle-{_METHOD_VERSION}-{trace.categories.fingerprint}", worked_out)["idle_by_step"]
 
 
 def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:

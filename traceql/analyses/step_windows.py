@@ -95,14 +95,14 @@ def kernel_steps(kernels: pl.LazyFrame, launches: pl.LazyFrame, marks: pl.DataFr
             check_sortedness=False,  # sorted above; polars cannot tell within groups
         )
 
-    own = latest(["rank", "thread_id"])
-    own = own.select("kernel_id", own_step=pl.when(pl.col("call_ns") < pl.col("end_ns")).then("step"))
     found = latest(["rank"])
-    found = found.join(own, on="kernel_id", validate="1:1").with_columns(
-        step=pl.coalesce("own_step", "step"),
-        between=pl.col("own_step").is_null() & (pl.col("call_ns") >= pl.col("end_ns")),
-    )
-    section = pl.when("between").then(pl.lit("between")).alias("section")
+    if _overlaps(marks).any():
+        inside = pl.col("call_ns") < pl.col("end_ns")
+        own = latest(["rank", "thread_id"]).filter(inside).select("kernel_id", own="step", own_end_ns="end_ns")
+        found = found.join(own, on="kernel_id", how="left", validate="1:1").with_columns(
+            step=pl.coalesce("own", "step"), end_ns=pl.coalesce("own_end_ns", "end_ns")
+        )
+    section = pl.when(pl.col("call_ns") >= pl.col("end_ns")).then(pl.lit("between")).alias("section")
     every = kernels.select("kernel_id").sort("kernel_id").collect()
     placed = every.join(
         found.select("kernel_id", "step", section),

@@ -266,8 +266,9 @@ def _kernel_stats(part: _Part) -> pl.DataFrame:
 
 
 def _op_stats(part: _Part, ops: pl.LazyFrame) -> pl.DataFrame:
-    names = ops.select("op_id", op="name").collect()
-    stats = part.launched.join(names, on="op_id", how="left", validate="m:1").group_by("op").agg(
+    launched = part.launched.select("op_id", "dur_ns")
+    launching = ops.select("op_id", op="name").join(launched.lazy(), on="op_id", how="semi").collect()
+    stats = launched.join(launching, on="op_id", how="left", validate="m:1").group_by("op").agg(
         n_kernels=pl.len().cast(pl.Int64), kernel_ns=pl.sum("dur_ns")
     )  # fmt: skip
     stats = stats.with_columns(*_per_step(part, "kernel_ns"))

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 import polars as pl
+from msgspec import structs
 
 from traceql.memo import MEMO_SUFFIX, cache_dir
 
@@ -45,6 +46,10 @@ class CacheKey(msgspec.Struct, frozen=True):
     inode: int
     format_version: int
     extra: str
+
+    def beside(self, extra: str) -> Self:
+        """The key of something else that is kept of the same state of the file."""
+        return structs.replace(self, extra=extra)
 
     @classmethod
     def of(cls, path: Path, format_version: int, extra: str = "") -> Self | None:
@@ -144,18 +149,29 @@ def write(key: CacheKey | None, tables: Mapping[str, pl.DataFrame], info: bytes)
 
 
 def info() -> list[CacheEntry]:
-    """All entries, the last used first."""
-    entries = [CacheEntry(_trace(path), n_bytes, used) for path, n_bytes, used in _files(cache_dir(), _SUFFIX)]
-    return sorted(entries, key=lambda entry: entry.last_used, reverse=True)
+    """One entry for each trace, with all that is kept of it; the last used first."""
+    held: dict[str, CacheEntry] = {}
+    for path, n_bytes, used in _files(cache_dir(), _SUFFIX):
+        known = held.get(_state(path))
+        if known:
+            n_bytes, used = n_bytes + known.n_bytes, max(used, known.last_used)  # noqa: PLW2901 - added up
+        held[_state(path)] = CacheEntry((known and known.trace) or _trace(path), n_bytes, used)
+    return sorted(held.values(), key=lambda entry: entry.last_used, reverse=True)
+
+
+def _state(path: Path) -> str:
+    """What the names of all entries of one state of one trace begin with."""
+    return path.name.removesuffix(_SUFFIX).rpartition("-")[0]
 
 
 def clear() -> ClearedCache:
     """Removes all entries, unfinished and remembered files, and nothing else that may lie in the folder."""
     folder = cache_dir()
-    removed = [n_bytes for path, n_bytes, _ in _files(folder, _SUFFIX) if _remove(path)]
+    entries = list(_files(folder, _SUFFIX))
+    traces = {_state(path) for path, *_ in entries}
     others = [file for suffix in (_UNFINISHED, MEMO_SUFFIX) for file in _files(folder, suffix)]
-    besides = [n_bytes for path, n_bytes, _ in others if _remove(path)]
-    return ClearedCache(len(removed), sum(removed) + sum(besides))
+    removed = [n_bytes for path, n_bytes, _ in (*entries, *others) if _remove(path)]
+    return ClearedCache(len(traces), sum(removed))
 
 
 def _unpacked(file: zipfile.ZipFile, key: CacheKey) -> Cached | None:

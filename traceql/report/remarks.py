@@ -3,9 +3,7 @@
 import polars as pl
 
 from traceql import fmt
-from traceql.analyses.attribution import Attribution
-from traceql.analyses.idle import idle_gaps
-from traceql.analyses.pace import idle_of_steps
+from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.report.idle_page import pace_line
@@ -19,9 +17,8 @@ def remarks(trace: Trace, summary: Summary) -> tuple[str, ...]:
     """
     if summary.scope != "steps":
         return ()
-    found = Attribution.of(trace)
-    chosen = found.steps.join(summary.steps, on=["rank", "device", "step"], how="semi")
-    lines = [pace_line(idle_of_steps(chosen, idle_gaps(trace, found)))]
+    paces = idle_by_step(trace)
+    lines = [pace_line(paces.join(summary.steps, on=["rank", "device", "step"], how="semi"))]
     communication = summary.groups.filter(pl.col("group") == "nccl")
     if communication.height:
         lines.append(_waiting(trace, summary, communication["kernel_ns"].item() / summary.n_windows))
