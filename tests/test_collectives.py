@@ -19,11 +19,10 @@ from polars.testing import assert_frame_equal
 
 import traceql
 from traceql.analyses.attribution import Attribution
+from traceql.analyses.clocks import CLOCKS, clock_offsets
 from traceql.analyses.comm import (
-    CLOCKS,
     COLLECTIVES,
     RANK_WAITS,
-    clock_offsets,
     collective_stats,
     collectives,
     rank_waits,

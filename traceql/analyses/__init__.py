@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from traceql.analyses.attribution import Attribution
-    from traceql.analyses.comm import clock_offsets, collectives, rank_waits
+    from traceql.analyses.clocks import clock_offsets
+    from traceql.analyses.comm import collectives, rank_waits
     from traceql.analyses.concurrency import comm_overlap
     from traceql.analyses.idle import idle_gaps
     from traceql.analyses.pace import launch_stats, queue_depth, step_pace
@@ -44,7 +45,7 @@ _HOMES = {
     "RunSummary": "rank_stats",
     "Selection": "summary",
     "Summary": "summary",
-    "clock_offsets": "comm",
+    "clock_offsets": "clocks",
     "collectives": "comm",
     "comm_overlap": "concurrency",
     "idle_gaps": "idle",

@@ -17,9 +17,9 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
+from traceql.analyses.clocks import clock_offsets
 from traceql.analyses.comm import (
     RANK_WAITS,
-    clock_offsets,
     collective_stats,
     collectives_of,
     rank_waits_of,
