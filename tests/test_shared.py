@@ -16,7 +16,7 @@ from conftest import SHARED
 from test_truth import check_against_reference, check_invariants
 
 import traceql
-from traceql.analyses import kernel_steps, steps
+from traceql.analyses import kernel_steps, step_categories, steps, summarize
 
 pytestmark = pytest.mark.shared
 
@@ -360,6 +360,41 @@ def test_step_medians(shared: Path, name: str) -> None:
         n_between=int(reference.median(complete["n_kernels_between"].to_list())),
     )
     assert found == MEDIANS[name]
+
+
+CASTS_MS = {
+    "sglang/before-graph-TP-0.trace.json.zst": (66.671, 0.0),
+    "sglang/after-graph-TP-0.trace.json.zst": (0.472, 0.0),
+    "sglang/before-eager-TP-0.trace.json.zst": (68.192, 0.0),
+    "sglang/after-eager-TP-0.trace.json.zst": (4.841, 0.0),
+    "glm5/glm5-pool-graph-TP-0.json.gz": (68.190, 1.197),
+    "glm5/glm5-gather-graph-TP-0.json.gz": (0.836, 1.203),
+    "glm5/glm5-pool-eager-TP-0.json.gz": (68.202, 26.324),
+    "glm5/glm5-gather-eager-TP-0.json.gz": (0.804, 117.820),
+}
+"""Kernel time of casts and of NCCL a step, in ms: medians over complete steps, from a slow script."""
+
+
+@pytest.mark.parametrize("name", CASTS_MS)
+def test_cast_and_communication_of_a_step(shared: Path, name: str) -> None:
+    trace = traceql.load(shared / name, cache=False)
+    complete = steps(trace).filter("is_complete").select("step")
+    spent = step_categories(trace)
+
+    def median_ms(category: str) -> float:
+        of_step = complete.join(spent.filter(category=category), on="step", how="left")["kernel_ns"].fill_null(0)
+        return round(reference.median(of_step.to_list()) / 1e6, 3)
+
+    assert (median_ms("cast"), median_ms("comm")) == CASTS_MS[name]
+
+
+def test_the_fused_gather_and_cast_is_no_cast(shared: Path) -> None:
+    trace = traceql.load(shared / "sglang" / "after-graph-TP-0.trace.json.zst", cache=False)
+    (row,) = (row for row in summarize(trace).kernels.to_dicts() if "gather_cast_kernel" in row["name"])
+    assert row["category"] == "kv_cache"
+    placed = kernel_steps(trace).join(trace.kernels.filter(name=row["name"]).collect(), on="kernel_id")
+    of_step = placed.filter(pl.col("step") < 29).group_by("step").agg(pl.sum("dur_ns"))["dur_ns"]
+    assert round(reference.median(of_step.to_list()) / 1e6, 3) == 1.145
 
 
 @pytest.mark.parametrize("name", [name for name in MEDIANS if "graph" in name])
