@@ -39,21 +39,26 @@ class Trace:
     threads: pl.LazyFrame
     _cache_key: CacheKey | None = field(default=None, init=False, repr=False)
     """Set where the tables are those of a cached file; a changed copy of the trace has none."""
+    _kept: dict[str, dict[str, pl.DataFrame]] = field(
+        default_factory=dict[str, dict[str, pl.DataFrame]], init=False, repr=False
+    )
 
     def kept(self, name: str, make: Callable[[], dict[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
-        """Frames worked out from this trace, kept beside it in the cache if it has a place there.
+        """Frames worked out from this trace: once, and kept beside it in the cache if it has a place there.
 
         Args:
             name: what they are, with all that they depend on besides the file (a version of the method, categories).
             make: works them out.
         """
-        key = self._cache_key.beside(name) if self._cache_key else None
-        entry = read(key)
-        if entry is not None:
-            return {table: frame.collect() for table, frame in entry.tables.items()}
-        frames = make()
-        write(key, frames, b"{}")
-        return frames
+        if name not in self._kept:
+            key = self._cache_key.beside(name) if self._cache_key else None
+            entry = read(key)
+            if entry is not None:
+                self._kept[name] = {table: frame.collect() for table, frame in entry.tables.items()}
+            else:
+                self._kept[name] = make()
+                write(key, self._kept[name], b"{}")
+        return self._kept[name]
 
 
 class _Info(msgspec.Struct, frozen=True):

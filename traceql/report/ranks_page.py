@@ -25,8 +25,7 @@ from traceql.analyses.comm import (
     rank_waits_of,
 )
 from traceql.analyses.concurrency import comm_overlap_of
-from traceql.analyses.idle import idle_gaps
-from traceql.analyses.pace import pace_of_steps, queue_depth
+from traceql.analyses.pace import idle_by_step
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
@@ -98,12 +97,11 @@ class RankReport:
         if selection != Selection():
             chosen = every.join(steps, on=[*_PLACE, "step"], how="semi")
             overlap = overlap.filter(pl.col("step").is_not_null())
-        pace = pace_of_steps(steps, idle_gaps(trace, found), queue_depth(trace, found))
         places = found.activities["rank"].unique().sort()
         return cls(
             parts=trace.parts,
             selection=selection,
-            ranks=_ranks(places, steps, overlap, pace, rank_waits_of(chosen, steps)),
+            ranks=_ranks(places, steps, overlap, idle_by_step(trace), rank_waits_of(chosen, steps)),
             collectives=collective_stats(chosen, steps),
             clocks=clock_offsets(every),
             overlap=overlap,
