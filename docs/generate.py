@@ -1,8 +1,9 @@
-"""Writes docs/cli.md and docs/tables.md from the code. A test says when they lag."""
+"""Writes docs/cli.md, docs/tables.md and docs/rules.md from the code. A test says when they lag."""
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -10,15 +11,22 @@ import click
 import traceql.analyses
 import traceql.tables
 from traceql.cli import main
+from traceql.rules import SEVERITIES, Row, Rule, built_in_rules
 from traceql.tables import Column, Table
 
 DOCS = Path(__file__).parent
 _WARNING = "<!-- Written by docs/generate.py; change the code instead. -->"
+_RULES_INTRO = (
+    "What `traceql check` looks for. A rule asks a condition of each row of a table (docs/tables.md); where it holds, "
+    "the rule fires. Each has a file of its own in rules/findings, where its examples are its tests. Write your own "
+    "with `traceql rules new`."
+)
+_NEEDS = "Without these the rule abstains and says so"
 
 
 def pages() -> dict[Path, str]:
     """File and content of every generated page."""
-    return {DOCS / "cli.md": cli_page(), DOCS / "tables.md": tables_page()}
+    return {DOCS / "cli.md": cli_page(), DOCS / "tables.md": tables_page(), DOCS / "rules.md": rules_page()}
 
 
 def cli_page() -> str:
@@ -64,6 +72,57 @@ def _row(column: Column) -> str:
     return f"| `{column.name}` | {column.dtype} | {'yes' if column.nullable else ''} | {doc} |"
 
 
+def rules_page() -> str:
+    """All rules: a list of them, the most severe first, and a section for each, by id."""
+    by_id = sorted(built_in_rules(), key=lambda rule: rule.id)
+    by_severity = sorted(by_id, key=lambda rule: -SEVERITIES.index(rule.severity))
+    head = ["| rule | severity | table |", "| --- | --- | --- |"]
+    rows = [f"| [{rule.id}](#{rule.id}) | {rule.severity} | `{rule.table}` |" for rule in by_severity]
+    return "\n\n".join((_WARNING, "# Rules", _RULES_INTRO, "\n".join(head + rows), *map(_rule_section, by_id))) + "\n"
+
+
+def _rule_section(rule: Rule) -> str:
+    return "\n\n".join((f"## {rule.id}", *_parts(rule)))
+
+
+def _parts(rule: Rule) -> Iterator[str]:
+    yield f"{rule.severity.capitalize()}, about each row of `{rule.table}`."
+    yield rule.why
+    yield f"**What to do.** {rule.fix}"
+    yield f"**Message.** `` {rule.message} ``"
+    yield "\n".join(("```sql", f"-- fires when\n{rule.when.strip()}", *_sql(rule), "```"))
+    if rule.needs:
+        yield f"{_NEEDS}: {', '.join(rule.needs)}."
+    yield "\n".join(
+        ("| example | row |", "| --- | --- |", *_examples("fires", rule.fires), *_examples("silent", rule.silent))
+    )
+    if rule.links:
+        yield "\n".join(f"- <{link}>" for link in rule.links)
+
+
+def _sql(rule: Rule) -> Iterator[str]:
+    if rule.group_by:
+        yield f"-- one finding for each\n{', '.join(rule.group_by)}"
+    if rule.cost:
+        yield f"-- ns that a row costs\n{rule.cost.strip()}"
+
+
+def _examples(what: str, rows: Iterable[Row]) -> Iterator[str]:
+    for row in rows:
+        values = ", ".join(f"{name}: {value}" for name, value in row.items()).replace("|", "\\|")
+        yield f"| {what} | `{values}` |"
+
+
+def write() -> int:
+    """Writes the pages; with `--check` names those that lag instead, and fails if there are any."""
+    lagging = [path for path, page in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != page]
+    if "--check" in sys.argv[1:]:
+        print(*(path.name for path in lagging), sep="\n", end="\n" if lagging else "")
+        return len(lagging)
+    for path in lagging:
+        path.write_text(pages()[path], encoding="utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    for path, content in pages().items():
-        path.write_text(content, encoding="utf-8")
+    sys.exit(write())

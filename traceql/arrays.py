@@ -7,4 +7,5 @@ import numpy as np
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Ints32 = np.ndarray[Any, np.dtype[np.int32]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -1,4 +1,4 @@
-"""What a kernel's name says: a readable short form, and the dtypes that an ATen copy kernel converts.
+"""What a kernel's name says: a readable short form, the dtypes that an ATen copy kernel converts, its work a block.
 
 Names come as Kineto, nsys or rocprof demangled them, mangled, or made up by a code generator. They are
 hostile input: nothing here raises on any text, and time is linear in the first 5,000 characters; the rest is
@@ -49,6 +49,17 @@ _DTYPE_OF = {
 def torch_dtype(recorded: str) -> str | None:
     """The short form (bf16, fp8_e4m3, int64...) of a dtype as Kineto or a demangler spells it; else null."""
     return _DTYPE_OF.get(recorded.strip())
+
+
+_DTYPES_BY_BYTES = {
+    1: "bool int8 uint8 fp8_e4m3 fp8_e5m2 fp8_e4m3fnuz fp8_e5m2fnuz fp8_e8m0 fp4_e2m1",
+    2: "fp16 bf16 int16 uint16",
+    4: "fp32 int32 uint32 complex32",
+    8: "fp64 int64 uint64 complex64",
+    16: "complex128",
+}
+ITEM_BYTES = {dtype: n_bytes for n_bytes, dtypes in _DTYPES_BY_BYTES.items() for dtype in dtypes.split()}
+"""Bytes of one element of each dtype in its short form; a pair of FP4 counts as one."""
 
 
 # --- ATen copy kernels ---------------------------------------------------------------------------------
@@ -120,6 +131,55 @@ def _converts(name: str) -> bool | None:
     if _OLD_LAMBDA.search(name):
         return True if _INDEX_LAMBDA_2.search(name) else None
     return True
+
+
+_LOOP = re.compile(
+    r"\b(?P<loop>(?:unrolled_|vectorized_)?elementwise_kernel|elementwise_kernel_manual_unroll)<"
+    r"(?:(?:\(int\))?(?P<first>\d{1,4}), ?)?(?:(?:\(int\))?(?P<second>\d{1,2}), ?)?"
+)
+_UNROLLED_BY = re.compile(
+    r"\barray<char ?\*, ?(?:\([\w ]+\))?\dU?L?u?l?>, ?(?:\(int\))?(\d{1,2}), ?TrivialOffset", re.IGNORECASE
+)
+_UNROLLED = 4
+"""Elements a thread of `unrolled_elementwise_kernel`, where the name does not say."""
+_VECTORIZED = {8: (8, 8), 4: (4, 8), 2: (4, 8)}
+"""Elements a thread of `vectorized_elementwise_kernel`, least and most, by its first template argument: vectors of 8
+came together with 8 elements a thread (PyTorch 2.7); vectors of 4 and 2 are used with 4 before and 8 since."""
+_ONE_BYTE = re.compile(r"lambda\((?:c10::Float8_\w+|signed char|unsigned char|bool)\)")
+"""Elements of one byte on both sides: up to 16 a thread are said of them, and none has been seen."""
+_CUDA_THREADS = 128
+"""Threads of a block of these two on NVIDIA GPUs. With other numbers (AMD, the oldest PyTorch) we know no rule."""
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """How many elements a block of an ATen element-wise kernel takes; the last block may take fewer."""
+
+    n_threads: int
+    """Threads of a block for which this holds."""
+    least: int
+    most: int
+    """Not `least` where versions of PyTorch differ and the name does not tell them apart."""
+
+
+def block_work(name: str) -> BlockWork | None:
+    """The work of one block, from the template arguments; null for other kernels and where no rule is known to hold.
+
+    Held against 70 thousand recorded casts and copies, the launching op of which tells the number of elements.
+    """
+    name = name[:MAX_READ]
+    found = _LOOP.search(name)
+    if found is None:
+        return None
+    first, second = (int(found[group]) if found[group] else None for group in ("first", "second"))
+    if found["loop"] == "vectorized_elementwise_kernel":
+        least, most = (0, 0) if _ONE_BYTE.search(name) else _VECTORIZED.get(first or 0, (0, 0))
+        return BlockWork(_CUDA_THREADS, _CUDA_THREADS * least, _CUDA_THREADS * most) if least else None
+    if found["loop"] == "unrolled_elementwise_kernel":
+        named = _UNROLLED_BY.search(name)
+        work = _CUDA_THREADS * (int(named[1]) if named else _UNROLLED)
+        return BlockWork(_CUDA_THREADS, work, work) if work else None
+    return BlockWork(first, first * second, first * second) if first and second else None
 
 
 # --- short names ---------------------------------------------------------------------------------------

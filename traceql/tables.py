@@ -103,6 +103,7 @@ KERNELS = Table(
     Column("op_id", pl.Int64, "The innermost CPU op around that call, on the launching thread", nullable=True),
     Column("graph_id", pl.Int64, "CUDA graph, where recorded", nullable=True),
     Column("graph_node_id", pl.Int64, "Node of the CUDA graph, where recorded", nullable=True),
+    Column("annotation", pl.String, "What a graph's node was marked as during capture, where recorded", nullable=True),
     Column("grid_x", pl.Int64, "Blocks in x", nullable=True),
     Column("grid_y", pl.Int64, "Blocks in y", nullable=True),
     Column("grid_z", pl.Int64, "Blocks in z", nullable=True),
@@ -114,7 +115,12 @@ KERNELS = Table(
     Column("dst_dtype", pl.String, "Dtype written, of a cast or copy", nullable=True),
     Column("n_elements_min", pl.Int64, "Least number of elements of a cast or copy", nullable=True),
     Column("n_elements_max", pl.Int64, "Greatest number of elements of a cast or copy", nullable=True),
-    Column("evidence", pl.String, "How dtype and size are known: op_args, kernel_name, or null", nullable=True),
+    Column(
+        "evidence",
+        pl.String,
+        "How dtype and size are known: op_args, kernel_name, grid (size only), or null",
+        nullable=True,
+    ),
 )
 
 LAUNCHES = Table(

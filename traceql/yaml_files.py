@@ -4,12 +4,14 @@ YAML 1.2, so that no word is a surprise boolean. Duplicate and unknown fields ar
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 
 from traceql.errors import RuleError
+
+Scalar = str | int | float | bool | None
 
 
 class _Mark(Protocol):
@@ -26,7 +28,11 @@ class Node(Protocol):
     """scalar, sequence or mapping."""
     tag: object
     value: object
+    style: str | None
+    """Of a scalar: a quote or the sign of a block; None when it stands plain."""
+    anchor: str | None
     start_mark: _Mark
+    end_mark: _Mark
 
 
 class _Fault(Protocol):
@@ -40,11 +46,16 @@ class _Fault(Protocol):
 class YamlReader:
     """Strict reading of one YAML file: every fault is a `RuleError` that says where."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, max_bytes: int | None = None) -> None:
         self._path = path
+        self._max_bytes = max_bytes
 
-    def document(self) -> Node:
-        """The one document of the file."""
+    def document(self, *, expected: str = "It must have a list `rows`.") -> Node:
+        """The one document of the file.
+
+        Args:
+            expected: what to say of an empty file.
+        """
         from ruamel.yaml import YAML  # noqa: PLC0415 - slow to import, and mostly what is read is remembered
         from ruamel.yaml.error import MarkedYAMLError  # noqa: PLC0415
         from ruamel.yaml.reader import ReaderError  # noqa: PLC0415
@@ -63,8 +74,20 @@ class YamlReader:
         except RecursionError:
             self._fail_at(0, 0, "nested too deeply", _NOT_YAML)
         if node is None:
-            self._fail_at(0, 0, "the file is empty", "It must have a list `rows`.")
+            self._fail_at(0, 0, "the file is empty", expected)
         return node
+
+    def refuse_anchors(self, root: Node) -> None:
+        """Fails where a node has an anchor: with aliases a short file stands for an endless one."""
+        waiting = [root]
+        while waiting:
+            node = waiting.pop()
+            if node.anchor:
+                self.fail(node, f"an anchor, &{node.anchor[:40]}", "Write out what it stands for.")
+            if node.id == "sequence":
+                waiting += cast("list[Node]", node.value)
+            elif node.id == "mapping":
+                waiting += [part for pair in cast("list[tuple[Node, Node]]", node.value) for part in pair]
 
     def mapping(
         self, node: Node, *, required: AbstractSet[str], optional: AbstractSet[str] = frozenset()
@@ -101,6 +124,25 @@ class YamlReader:
             self.fail(node, "expected a text", "Put it in quotes.")
         return cast("str", node.value)
 
+    def scalar(self, node: Node) -> Scalar:
+        """A text, number, true, false or null."""
+        kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
+        if node.id != "scalar" or kind not in _SCALARS:
+            self.fail(node, "expected a text, a number, true, false or null", "Put a text in quotes.")
+        try:
+            return _SCALARS[kind](cast("str", node.value))
+        except ValueError:
+            self.fail(
+                node, f"{str(node.value)[:80]!r} is no number", "A text stands in quotes; a whole number has 64 bits."
+            )
+
+    def number(self, node: Node) -> float:
+        """A number that is not negative."""
+        value = self.scalar(node)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            self.fail(node, "expected a number that is not negative", "Write it with digits.")
+        return value
+
     def one_of(self, node: Node, known: Sequence[str], what: str) -> str:
         """A text that is one of the known names."""
         name = self.text(node)
@@ -114,6 +156,12 @@ class YamlReader:
         """file:line:column of a node."""
         return self._place(node.start_mark.line, node.start_mark.column)
 
+    def fail_inside(self, node: Node, offset: int, message: str, hint: str) -> NoReturn:
+        """As `fail`, at a character of a text where it stands on one line; else at its beginning."""
+        start, end = node.start_mark, node.end_mark
+        inside = offset + bool(node.style) if start.line == end.line else 0
+        self._fail_at(start.line, start.column + inside, message, hint)
+
     def fail(self, node: Node, message: str, hint: str) -> NoReturn:
         """Raises a `RuleError` that says where."""
         raise RuleError(f"{self.where(node)}: {message}", hint)
@@ -126,9 +174,12 @@ class YamlReader:
 
     def _text(self) -> str:
         try:
-            data = self._path.read_bytes()
+            with self._path.open("rb") as file:
+                data = file.read(-1 if self._max_bytes is None else self._max_bytes + 1)
         except OSError as error:
             raise RuleError(f"{self._path}: {error.strerror}", "Check the path.") from error
+        if self._max_bytes is not None and len(data) > self._max_bytes:
+            raise RuleError(f"{self._path}: longer than {self._max_bytes:,} bytes", "Take it apart.")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -137,6 +188,27 @@ class YamlReader:
 
 
 _NOT_YAML = "The file must be YAML 1.2."
+
+
+def _integer(text: str) -> int:
+    number = int(text.replace("_", ""), 0 if text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b") else 10)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("more than 64 bits")
+    return number
+
+
+def _float(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS: dict[str, Callable[[str], Scalar]] = {
+    "str": str,
+    "int": _integer,
+    "float": _float,
+    "bool": lambda text: text.lower() == "true",
+    "null": lambda _: None,
+}
+"""What a plain YAML value is read into, by the end of its tag."""
 
 
 def _position(text: str, end: int | None) -> tuple[int, int]:

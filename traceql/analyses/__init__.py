@@ -12,49 +12,72 @@ if TYPE_CHECKING:
     import polars as pl
 
     from traceql.analyses.attribution import Attribution
+    from traceql.analyses.casts import CastReport, cast_groups, cast_report
     from traceql.analyses.clocks import clock_offsets
     from traceql.analyses.comm import collectives, rank_waits
     from traceql.analyses.concurrency import comm_overlap
     from traceql.analyses.idle import idle_gaps
+    from traceql.analyses.layer_stats import LayerStats, layer_kernels, odd_layers
+    from traceql.analyses.layering import Layering
     from traceql.analyses.pace import launch_stats, queue_depth, step_pace
     from traceql.analyses.rank_stats import RunSummary, summarize_run
+    from traceql.analyses.step_facts import typical_steps
     from traceql.analyses.summary import Selection, Summary, summarize
 
 __all__ = [
     "Attribution",
+    "CastReport",
+    "LayerStats",
+    "Layering",
     "RunSummary",
     "Selection",
     "Summary",
+    "cast_groups",
+    "cast_report",
     "clock_offsets",
     "collectives",
     "comm_overlap",
     "idle_gaps",
+    "kernel_layers",
     "kernel_steps",
     "launch_stats",
+    "layer_kernels",
+    "layers",
+    "odd_layers",
     "queue_depth",
     "rank_waits",
     "step_categories",
+    "step_layer_categories",
     "step_pace",
     "steps",
     "summarize",
     "summarize_run",
+    "typical_steps",
 ]
 
 _HOMES = {
     "Attribution": "attribution",
+    "CastReport": "casts",
+    "LayerStats": "layer_stats",
+    "Layering": "layering",
     "RunSummary": "rank_stats",
     "Selection": "summary",
     "Summary": "summary",
+    "cast_groups": "casts",
+    "cast_report": "casts",
     "clock_offsets": "clocks",
     "collectives": "comm",
     "comm_overlap": "concurrency",
     "idle_gaps": "idle",
     "launch_stats": "pace",
+    "layer_kernels": "layer_stats",
+    "odd_layers": "layer_stats",
     "queue_depth": "pace",
     "rank_waits": "comm",
     "step_pace": "pace",
     "summarize": "summary",
     "summarize_run": "rank_stats",
+    "typical_steps": "step_facts",
 }
 """Module of each name; it is imported when the name is first asked for."""
 
@@ -87,3 +110,24 @@ def step_categories(trace: Trace) -> "pl.DataFrame":
 
     found = Attribution.of(trace)
     return category_times.step_categories(trace.kernels, found.placed, found.times)
+
+
+def layers(trace: Trace) -> "pl.DataFrame":
+    """The layers of each step: table `layers`."""
+    from traceql.analyses.layering import Layering  # noqa: PLC0415
+
+    return Layering.of(trace).layers
+
+
+def kernel_layers(trace: Trace) -> "pl.DataFrame":
+    """Which layer each GPU activity belongs to: table `kernel_layers`."""
+    from traceql.analyses.layering import Layering  # noqa: PLC0415
+
+    return Layering.of(trace).placed
+
+
+def step_layer_categories(trace: Trace) -> "pl.DataFrame":
+    """What each layer's time went to: table `step_layer_categories`."""
+    from traceql.analyses.layering import Layering  # noqa: PLC0415
+
+    return Layering.of(trace).categories

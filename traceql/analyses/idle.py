@@ -57,7 +57,8 @@ IDLE = Table(
 
 _PLACE = ["rank", "device"]
 _STREAM = [*_PLACE, "stream"]
-_BLOCKING_COPY = pl.col("name").str.contains(r"^(?:cuda|cu|hip)Memcpy") & ~pl.col("name").str.contains("Async|Peer")
+BLOCKING_COPY = pl.col("name").str.contains(r"^(?:cuda|cu|hip)Memcpy") & ~pl.col("name").str.contains("Async|Peer")
+"""Calls that return only when the copy is done."""
 _PAGEABLE_COPY = pl.col("name").str.contains(r"^Memcpy DtoH.*-> Pageable")
 _STREAM_WAIT_CALL = pl.col("name").str.contains("StreamWaitEvent")
 _STREAM_WAIT_EVENT = (pl.col("side") == "gpu") & pl.col("name").str.contains("Stream Wait Event")
@@ -154,7 +155,7 @@ def _thread_marks(activities: pl.DataFrame, calls: pl.DataFrame, syncs: pl.LazyF
     """Waits and launches of each thread: thread_id, mark_ns, and wait, the name of the call that waits."""
     launched = calls.join(activities, on="launch_id", how="semi")
     pageable = activities.filter(_PAGEABLE_COPY)
-    copies = calls.filter(_BLOCKING_COPY | pl.col("launch_id").is_in(pageable["launch_id"].drop_nulls().implode()))
+    copies = calls.filter(BLOCKING_COPY | pl.col("launch_id").is_in(pageable["launch_id"].drop_nulls().implode()))
     waits = syncs.filter(pl.col("side") == "cpu").select("thread_id", "start_ns", "name").collect()
     mark = ("thread_id", pl.col("start_ns").alias("mark_ns"))
     marks = pl.concat(

@@ -13,8 +13,12 @@ from traceql.errors import TraceqlError
 
 COMMANDS = {
     "summarize": "Where the time of each step goes.",
+    "layers": "Which layers take the time of a step, and the kernels of one layer.",
+    "casts": "What dtype casts and copies cost, and whether one converts a whole KV pool.",
+    "check": "What is wrong in a trace, what it costs and what to do, by rules.",
     "idle": "Why the GPU was idle, and whether it waits for the host.",
     "ranks": "The ranks of a run side by side: who waits, for whom and why.",
+    "rules": "The rules of check: list, show, test, and begin a new one.",
     "cache": "The columnar cache of traces already read.",
 }
 """Command name, which is also its module in this folder, and what it does."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 100
 """Width of text that is not for a terminal, in cells."""
 
-_PLAIN = str.maketrans({"µ": "u", "—": "-", "−": "-", "…": "~", "×": "x"})
+_HEIGHTS = dict(zip("▁▂▃▄▅▆▇█", ".:-=+*#@", strict=True))
+_PLAIN = str.maketrans({"µ": "u", "—": "-", "−": "-", "…": "~", "×": "x", "→": ">", "·": "_"} | _HEIGHTS)
 
 
 def check_output(output: Path | None, *, force: bool, is_binary: bool, source: Path) -> None:

@@ -10,6 +10,7 @@ from traceql.cli.output import formatted, write_output
 
 TOP = 15
 """Rows of a long table on a page; data has all of them."""
+TOP_FINDINGS = 3
 
 
 @click.command(
@@ -54,20 +55,24 @@ def command(
     form = output_form(form, output)
     check_run_output(output, traces, force=force, is_binary=form == "parquet")
 
+    from traceql.analyses.layer_stats import layer_stats  # noqa: PLC0415
     from traceql.analyses.rank_stats import summarize_run  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.summary import Selection  # noqa: PLC0415
     from traceql.report import export, sections  # noqa: PLC0415
     from traceql.report.remarks import remarks  # noqa: PLC0415
+    from traceql.rules.top import top_findings  # noqa: PLC0415
 
     trace = load_traces(traces, ranks, Loading(force, categories, not no_cache, strict))
     summary = summarize_run(trace, Selection(*steps, stage))
-    said = remarks(trace, summary)
-    view = sections.View(by, top or TOP, full_names, said)
+    layers = layer_stats(trace, summary.selection)
+    said = remarks(trace, summary, layers)
+    found = top_findings(trace, summary.selection, TOP_FINDINGS if by is None or form == "json" else 0)
+    view = sections.View(by, top or TOP, full_names, said, found)
     result = formatted(
         form,
         to_file=output is not None,
         page=lambda: sections.summary_page(summary, view),
         table=lambda: export.table_of(summary, by or "category", top),
-        document=lambda: export.to_json(summary, top, said),
+        document=lambda: export.to_json(summary, top, said, findings=found, layer_types=layers.types),
     )
     write_output(result, output)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traceql.ingest.decode import Array, Decoder
+from traceql.ingest.decode import NO_TEXT, Array, Decoder
 from traceql.ingest.pieces import depth
 from traceql.ingest.quirks import QuirkCounter
 from traceql.ingest.salvage import DecodedPiece, salvage
@@ -14,7 +14,7 @@ from traceql.ingest.worker import Decoded
 
 @dataclass
 class Events:
-    """All events of a trace as column arrays, by table; `name` and `thread` are indices of the lists here."""
+    """All events of a trace as column arrays, by table; `name`, `annotation` and `thread` are indices of its lists."""
 
     tables: dict[str, dict[str, Array]] = field(default_factory=dict[str, dict[str, Array]])
     op_args: list[bytes] = field(default_factory=list[bytes])
@@ -120,6 +120,9 @@ def _concatenate(parts: list[_Part], events: Events) -> None:
         for key in ("name", "thread"):
             remapped = [getattr(p, key + "s")[a[key]] for p, a in zip(have, arrays, strict=True)]
             events.tables[table][key] = np.concatenate(remapped)
+        if "annotation" in arrays[0]:
+            codes = [np.append(p.names, NO_TEXT)[a["annotation"]] for p, a in zip(have, arrays, strict=True)]
+            events.tables[table]["annotation"] = np.concatenate(codes)
     for p in parts:
         columns = p.piece.columns
         if "ops" in columns.tables:

@@ -73,7 +73,7 @@ ROUTES: dict[str, Route] = {
 
 @dataclass
 class Columns:
-    """Column arrays of one piece, by table. `name` and `thread` hold codes of the decoder's dictionaries."""
+    """Column arrays of one piece, by table. `name`, `annotation`, `thread` hold codes of the decoder's dictionaries."""
 
     tables: dict[str, dict[str, Array]] = field(default_factory=dict[str, dict[str, Array]])
     op_args: bytes = b""
@@ -82,6 +82,10 @@ class Columns:
     event_counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Events by (phase, category)."""
     n_odd_args: int = 0
+
+
+NO_TEXT = -1
+"""In place of the code of a text that is not there."""
 
 
 class Codes(dict[Key, int]):
@@ -137,7 +141,7 @@ class Decoder:
             if table in _WITHOUT_DUR:
                 del arrays["dur"]
             arrays["code"] = np.repeat(np.array(codes, np.int8), sizes)
-            columns.tables[table] = arrays | _arguments(table, [e.args for e in kept[start:end]], columns)
+            columns.tables[table] = arrays | self._arguments(table, [e.args for e in kept[start:end]], columns)
             start = end
         return columns
 
@@ -163,17 +167,20 @@ class Decoder:
                 columns.metadata += [(e.name, self.threads[_thread(e)], bytes(e.args)) for e in group if e.ph == "M"]
         return by_table
 
-
-def _arguments(table: str, raws: list[Raw], columns: Columns) -> dict[str, Array]:
-    """The columns of the arguments that a table needs; those of ops stay text, beside the arrays."""
-    if table == "ops":
-        columns.op_args = _joined(raws)
-    if table not in _TYPED_ARGS:
-        return {}
-    shape, extract = _TYPED_ARGS[table]
-    args, n_odd = _decode_args(shape, raws)
-    columns.n_odd_args += n_odd
-    return extract(args)
+    def _arguments(self, table: str, raws: list[Raw], columns: Columns) -> dict[str, Array]:
+        """The columns of the arguments that a table needs; those of ops stay text, beside the arrays."""
+        if table == "ops":
+            columns.op_args = _joined(raws)
+        if table not in _TYPED_ARGS:
+            return {}
+        shape, extract = _TYPED_ARGS[table]
+        args, n_odd = _decode_args(shape, raws)
+        columns.n_odd_args += n_odd
+        found = extract(args)
+        if table == "gpu":
+            texts = map(attrgetter("annotation"), args)
+            found["annotation"] = np.array([NO_TEXT if t is None else self.names[t] for t in texts], np.int32)
+        return found
 
 
 def _codes(codes: Codes[Any], keys: Iterable[Any], n_keys: int) -> Ints32:

@@ -41,6 +41,8 @@ class GpuArgs(Struct, gc=False):
     grid: list[int] | None = None
     block: list[int] | None = None
     bytes: int | None = MISSING
+    annotation: str | None = field(name="name", default=None)
+    """Of a graph's node: https://github.com/pytorch/pytorch/pull/194854."""
 
 
 class CallArgs(Struct, gc=False):

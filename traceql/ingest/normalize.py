@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from traceql.ingest.assemble import Events
-from traceql.ingest.decode import ARGS_SEPARATOR, CALL_APIS, GPU_KINDS, SPAN_SIDES, Array
+from traceql.ingest.decode import ARGS_SEPARATOR, CALL_APIS, GPU_KINDS, NO_TEXT, SPAN_SIDES, Array
 from traceql.ingest.events import NameArgs, lenient_args
 from traceql.ingest.links import link_kernels, nest, nest_frames
 from traceql.ingest.quirks import QuirkCounter
@@ -146,6 +146,11 @@ class _Source:
         frame = pl.DataFrame(columns)
         return frame.with_columns(pl.when(pl.col(n) != MISSING).then(pl.col(n)).alias(n) for n in extra)
 
+    def texts(self, table: str, column: str) -> pl.Series:
+        """A column of codes as texts, null where there is none."""
+        codes = pl.Series(self.events.tables[table][column])
+        return self.names.gather(codes.set(codes == NO_TEXT, None))
+
 
 def _with_key(frame: pl.DataFrame, key: str, time: str = "start_ns") -> pl.DataFrame:
     """The frame in order of time, an outer interval before those in it, rows numbered."""
@@ -195,9 +200,10 @@ def _gpu(source: _Source, untimed: Array, quirks: QuirkCounter) -> pl.DataFrame:
     shape = tuple(f"{name}_{axis}" for name in ("grid", "block") for axis in "xyz")
     if not source.has("gpu"):
         columns = ("rank", "thread_id", "start_ns", "dur_ns", *fields, *shape)
-        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64) | {"name": pl.String, "kind": pl.String})
+        texts = ("name", "kind", "annotation")
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64) | dict.fromkeys(texts, pl.String))
     quirks.add("untimed", int(untimed.sum()))
-    frame = source.frame("gpu", *fields, *shape)
+    frame = source.frame("gpu", *fields, *shape).with_columns(annotation=source.texts("gpu", "annotation"))
     thread = pl.col("thread_id").cast(pl.UInt32)
     number = r"(-?\d+)\s*$"
     pid = pl.lit(source.pids).gather(thread).str.extract(number).cast(pl.Int64, strict=False)

@@ -37,9 +37,10 @@ def to_parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def to_json(summary: Summary, top: int | None = None, remarks: Sequence[str] = ()) -> bytes:
-    """The summary and remarks on it as one JSON object, indented; `top` shortens `kernels` and `ops` only."""
-    document = summary_document(summary, top) | {"remarks": list(remarks)}
+def to_json(summary: Summary, top: int | None = None, remarks: Sequence[str] = (), **frames: pl.DataFrame) -> bytes:
+    """The summary, remarks on it and other tables as one JSON object; `top` shortens `kernels` and `ops` only."""
+    more = {name: _rows(frame) for name, frame in frames.items()}
+    document = summary_document(summary, top) | {"remarks": list(remarks)} | more
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -22,6 +22,8 @@ class Column:
     fit: Fit = "keep"
     is_code: bool = False
     """Its texts are names from the trace: Markdown sets them as code."""
+    is_heat: bool = False
+    """Its texts are blocks ▁ to █ whose height is a quantity: a terminal colours them."""
 
 
 @dataclass(frozen=True)

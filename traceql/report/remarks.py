@@ -1,16 +1,18 @@
-"""One sentence each about what sets the pace: the host, and the other ranks."""
+"""One sentence each about what sets the pace (the host, the other ranks), and about the layers."""
 
 import polars as pl
 
 from traceql import fmt
+from traceql.analyses.layer_stats import LayerStats
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.report.idle_page import pace_line
+from traceql.report.layers_page import layers_line
 from traceql.trace import Trace
 
 
-def remarks(trace: Trace, summary: Summary) -> tuple[str, ...]:
+def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ...]:
     """Sentences for the head of a summary, of the steps that it covers; none where no step has a window.
 
     Waiting is told from transfer only where there are several ranks.
@@ -18,7 +20,10 @@ def remarks(trace: Trace, summary: Summary) -> tuple[str, ...]:
     if summary.scope != "steps":
         return ()
     paces = idle_by_step(trace)
-    lines = [pace_line(paces.join(summary.steps, on=["rank", "device", "step"], how="semi"))]
+    lines = [
+        pace_line(paces.join(summary.steps, on=["rank", "device", "step"], how="semi")),
+        layers_line(layers),
+    ]
     communication = summary.groups.filter(pl.col("group") == "nccl")
     if communication.height:
         lines.append(_waiting(trace, summary, communication["kernel_ns"].item() / summary.n_windows))

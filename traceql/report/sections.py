@@ -4,7 +4,7 @@ A function returns None where it has nothing to say. What a trace does not hold 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -26,6 +26,8 @@ class View:
     top: int = 15
     full_names: bool = False
     remarks: tuple[str, ...] = ()
+    findings: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Table `findings` of the rules: the costliest."""
 
 
 SectionMaker = Callable[[Summary, View], Section | None]
@@ -61,6 +63,29 @@ def losses(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     if not lost:
         return None
     return Section("Incomplete: parts of this trace are lost", lines=words.quirk_lines(lost), is_warning=True)
+
+
+def findings(summary: Summary, view: View) -> Section | None:
+    """What is wrong, by the rules."""
+    if not view.findings.height:
+        return None
+    columns = (
+        Column("severity", drop=1),
+        Column(f"ms/{_per(summary)}", "right"),
+        Column("share", "right", drop=2),
+        Column("finding", fit="end"),
+    )
+    rows = tuple(
+        (
+            row["severity"],
+            fmt.ms(row["cost_ns_per_step"]),
+            fmt.percent(row["share"]),
+            fmt.visible(f"{row['rule']}: {row['message']}"),
+        )
+        for row in view.findings.iter_rows(named=True)
+    )
+    notes = ("Findings may be about the same time. Why, evidence and what to do: traceql check.",)
+    return Section("Findings", table=TextTable(columns, rows), notes=notes)
 
 
 def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
@@ -349,6 +374,7 @@ def _where(summary: Summary, step: Row) -> str:
 OVERVIEW: tuple[SectionMaker, ...] = (
     headline,
     losses,
+    findings,
     facts,
     ranks,
     step_times,

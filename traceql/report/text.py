@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceql import fmt
-from traceql.report.page import Fit, Section, TextTable
+from traceql.report.page import Column, Fit, Section, TextTable
 
 _GAP = 2
 _LEAST_WIDTH = 20
@@ -17,6 +17,8 @@ _LEAST_WIDTH = 20
 _YIELDING: tuple[Fit, ...] = ("wrap", "end", "middle", "open")
 _NO_BREAK, _HELD = "\u00a0", "\ue000"
 """rich breaks lines at a no-break space, so a private character stands for it while it lays them out."""
+_HEAT = dict(zip("▁▂▃▄▅▆▇█", ("blue", "blue", "cyan", "cyan", "yellow", "yellow", "red", "red"), strict=True))
+"""Colours that a terminal of 16 has, told apart by colour-blind readers too; the height says the same."""
 _RULE = Box("    \n    \n -- \n    \n -- \n    \n    \n    \n", ascii=True)
 
 
@@ -116,5 +118,16 @@ def _rich_table(table: TextTable) -> Table:
         drawn.add_column(Text(column.title), justify=column.align, no_wrap=column.fit != "wrap")
     n_plain = len(table.rows) - table.n_totals
     for number, row in enumerate(table.rows, start=1):
-        drawn.add_row(*(Text(text) for text in row), end_section=number == n_plain and table.n_totals > 0)
+        cells = (_cell(text, column) for text, column in zip(row, table.columns, strict=True))
+        drawn.add_row(*cells, end_section=number == n_plain and table.n_totals > 0)
     return drawn
+
+
+def _cell(text: str, column: Column) -> Text:
+    """A text of a column; blocks of a heat column in the colour of their height."""
+    cell = Text(text)
+    if column.is_heat:
+        for place, sign in enumerate(text):
+            if sign in _HEAT:
+                cell.stylize(_HEAT[sign], place, place + 1)
+    return cell

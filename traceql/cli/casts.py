@@ -1,0 +1,73 @@
+"""`traceql casts`: what dtype casts and copies cost, and whether one converts a whole KV pool."""
+
+from pathlib import Path
+
+import click
+
+from traceql.cli.loading import Loading, check_run_output, load_traces
+from traceql.cli.options import load_options, output_form, output_options, rank_option, run_argument, step_options
+from traceql.cli.output import formatted, write_output
+
+TOP = 15
+"""Rows of a table on a page, and casts in JSON, unless told otherwise."""
+
+
+@click.command("casts", epilog="Example: traceql casts trace.json.gz --stage decode --by cast --top 30")
+@run_argument
+@step_options
+@rank_option
+@click.option(
+    "--by",
+    type=click.Choice(["group", "cast", "custom"]),
+    help="Only this table. csv and parquet hold one table [default: group], json always all.",
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N",
+              help=f"The N rows with most time. [default: {TOP} in table, markdown and json, else all]")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="All rows, not only those with most time.")
+@click.option("--full-names", is_flag=True, help="Kernel names never cut.")
+@output_options
+@load_options
+def command(
+    *,
+    traces: tuple[Path, ...],
+    steps: tuple[int | None, int | None],
+    stage: str | None,
+    ranks: tuple[int, ...],
+    by: str | None,
+    top: int | None,
+    every: bool,
+    full_names: bool,
+    form: str | None,
+    output: Path | None,
+    force: bool,
+    categories: Path | None,
+    no_cache: bool,
+    strict: bool,
+) -> None:
+    """What dtype casts and copies cost, and whether one converts a whole KV pool.
+
+    TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
+    Several, a folder or a pattern are the ranks of a run (--force: even if they look like different jobs).
+    Printed are casts and copies by kernel, dtypes, size and role in the layer, and apart from them kernels
+    that quantise or fuse a cast. What is not recorded comes from kernel names and launch grids.
+    """
+    if every and top is not None:
+        raise click.UsageError("--all and --top exclude each other.")
+    form = output_form(form, output)
+    check_run_output(output, traces, force=force, is_binary=form == "parquet")
+
+    from traceql.analyses.casts import cast_report  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.summary import Selection  # noqa: PLC0415
+    from traceql.report import casts_page  # noqa: PLC0415
+
+    trace = load_traces(traces, ranks, Loading(force, categories, not no_cache, strict))
+    found = cast_report(trace, Selection(*steps, stage))
+    shown = None if every else top or (None if form in ("csv", "parquet") else TOP)
+    result = formatted(
+        form,
+        to_file=output is not None,
+        page=lambda: casts_page.casts_page(found, casts_page.View(by, shown, full_names)),
+        table=lambda: casts_page.table_of(found, by or "group", shown),
+        document=lambda: casts_page.to_json(found, shown),
+    )
+    write_output(result, output)
