@@ -18,9 +18,11 @@ HEAD = 3
 _RARE = 0.3
 """Fewer feed-forward than mixer runs in this proportion: the names do not show them (or the other way round)."""
 _MAX_NORM_PARTS = 5
+"""Kernels before the rsqrt of a norm written out: convert, square, mean, add epsilon, and one to spare."""
 _ENOUGH = 4
 """Anchors from which a usual distance can be told."""
 _SELDOM = 0.15
+"""Distances between anchors that are odd in up to this proportion are faults of the recording, more are the model."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +201,10 @@ def _settled(evidence: Evidence, found: list[Anchor], doubtful: list[Anchor]) ->
     usual = median_low([b.position - a.position for a, b in pairwise(found)])
     settled = _without_extra(found, usual)
     for anchor in doubtful:
-        if min(abs(anchor.position - other.position) for other in settled) > (1 - TOLERANCE) * usual:
-            settled = sorted([*settled, anchor], key=lambda anchor: anchor.position)
+        place = bisect_left(settled, anchor.position, key=lambda other: other.position)
+        beside = settled[max(0, place - 1) : place + 1]
+        if all(abs(anchor.position - other.position) > (1 - TOLERANCE) * usual for other in beside):
+            settled.insert(place, anchor)
     return _with_missing(evidence, settled, usual)
 
 
@@ -243,11 +247,18 @@ def _with_missing(evidence: Evidence, anchors: list[Anchor], usual: int) -> list
 
 def _with_passes(evidence: Evidence, anchors: Sequence[Anchor]) -> list[Anchor]:
     """Marks the anchors that begin another forward pass, and lets them begin behind what lies between the passes."""
-    gaps = [anchor.position - anchor.after for anchor in anchors[1:]]
     found = list(anchors[:1])
-    for anchor, gap in zip(anchors[1:], gaps, strict=True):
-        outside = np.flatnonzero(evidence.roles.no_layer[anchor.after : anchor.position])
-        if len(outside) and gap >= median_low(gaps) + HEAD:
-            anchor = replace(anchor, after=anchor.after + int(outside[-1]) + 1, begins_pass=True)  # noqa: PLW2901
-        found.append(anchor)
+    gaps = [(anchor.position - anchor.after, _last_outside(evidence, anchor)) for anchor in anchors[1:]]
+    usual = median_low([gap for gap, outside in gaps if outside is None] or [gap for gap, _ in gaps] or [0])
+    for anchor, (gap, outside) in zip(anchors[1:], gaps, strict=True):
+        if outside is None or gap < usual + HEAD:
+            found.append(anchor)
+        else:
+            found.append(replace(anchor, after=outside + 1, begins_pass=True))
     return found
+
+
+def _last_outside(evidence: Evidence, anchor: Anchor) -> int | None:
+    """The last kernel before an anchor that is sure to belong to no layer; None if the layer before is next to it."""
+    outside = np.flatnonzero(evidence.roles.no_layer[anchor.after : anchor.position])
+    return anchor.after + int(outside[-1]) if len(outside) else None

@@ -9,8 +9,8 @@ feeds it forward. So its first kernel is found in three steps, on the stream tha
 3. A layer starts at the mark between the last feed-forward kernel and the anchor that is as far from its anchor as the
    others' are from theirs (the median distance): repetition settles what a single layer leaves open.
 
-A residual add before the norm begins the layer too, unless the first layer has none: then it ends the layer whose output
-it adds, so that all layers have the same kernels. Models are written in both ways.
+A residual add before the norm begins the layer, unless the first layer has none: then it ends the layer whose output it
+adds, so that all layers have the same kernels. Models are written in both ways.
 
 The last layer of a pass ends as far behind its last feed-forward kernel as the others do. Kernels of other streams go
 where they start. Kernels of one kind have roles (`layer_roles`), so neither template arguments, GEMM tiles, optional
@@ -40,9 +40,11 @@ from traceql.analyses.layer_anchors import (
 from traceql.analyses.layer_kinds import Bag, likeness
 
 _SAME = 0.8
+"""Likeness from which stretches between two marks count as the same, where no name shows more than the marks."""
 _MOST = 0.7
+"""Share of a step's stretches that must repeat then."""
 _MOST_MARKS = 8
-"""Marks of a layer, where no name shows more; and how much must be alike, of how much of the step."""
+"""Marks of a layer at most, then."""
 _LEAST_KERNELS = 4
 """Of a layer that marks alone tell: two halves, each with a norm and something to do. Less is a row of norms."""
 _UNNAMED = 0.6
@@ -215,16 +217,18 @@ def _spans(
     tails = _usual_tails(evidence, anchors, starts)
     n_kernels = len(evidence.roles.token)
     model_pass = 0
-    for number, (anchor, start) in enumerate(zip(anchors, starts, strict=True)):
-        following = anchors[number + 1] if number + 1 < len(anchors) else None
+    for anchor, start, following, next_start in zip(
+        anchors, starts, [*anchors[1:], None], [*starts[1:], None], strict=True
+    ):
         model_pass += anchor.begins_pass
-        last = _last_evidence(evidence, anchor, following.position if following else n_kernels)
-        end = starts[number + 1] if following and not following.begins_pass else None
-        is_whole = end is not None
-        if end is None:
-            end = _end_of_pass(evidence, last, borders, tails)
-            is_whole = evidence.is_mixer_only or bool(evidence.closing[anchor.position : last + 1].any())
-        if start is not None and end is not None and is_whole and start < end <= n_kernels:
+        end = next_start
+        if following is None or following.begins_pass or next_start is None:
+            before = following.position if following else n_kernels
+            last = _last_evidence(evidence, anchor, before)
+            end = _end_of_pass(evidence, anchor, last, borders, tails)
+            if end is not None and following is not None:
+                end = min(end, before if next_start is None else next_start)
+        if start is not None and end is not None and start < end <= n_kernels:
             yield Span(start, end, model_pass, _second_half(evidence, anchor, range(start, end), marks))
 
 
@@ -243,8 +247,15 @@ def _usual_tails(evidence: Evidence, anchors: Sequence[Anchor], starts: Sequence
     return {token: max(tails, key=lambda tail: (tails[tail], -tail)) for token, tails in found.items()}
 
 
-def _end_of_pass(evidence: Evidence, last: int, marks: Sequence[Mark], tails: dict[int, int]) -> int | None:
-    """Where a layer ends that no other follows: as far behind its last sure kernel as others of its kind, or a mark."""
+def _end_of_pass(
+    evidence: Evidence, anchor: Anchor, last: int, marks: Sequence[Mark], tails: Mapping[int, int]
+) -> int | None:
+    """Where a layer ends that no other follows: as far behind its last sure kernel as others of its kind, or a mark.
+
+    None where that is not to be told, or the layer is cut off before its feed-forward half.
+    """
+    if not (evidence.is_mixer_only or evidence.closing[anchor.position : last + 1].any()):
+        return None
     tail = tails.get(int(evidence.roles.token[last]))
     behind = marks_between(marks, last + 1, len(evidence.opening))
     if tail is None:

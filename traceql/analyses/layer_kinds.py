@@ -11,8 +11,11 @@ from traceql.analyses.layer_tables import LAYER_TYPES
 ALIKE = 0.75
 """Common kernels over all kernels of two layers: from here on they may be of one type."""
 _VERY_ALIKE = 0.85
+"""Likeness to a large group from which a group of few layers is none of its own."""
 _FEW = 0.03
+"""Share of all layers below which a group is of few."""
 _MOST_VARIANTS = 4
+"""Variants of an attention kernel that may tell types; more are a choice of the library."""
 _STRUCTURE = ("moe_gemm", "moe_routing", "attention", "linear_attention", "sparse_indexer")
 """A layer that has kernels of one of these is of another type than one that has none."""
 LAYER = ["rank", "device", "step", "model_pass", "layer"]

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceql.arrays import Bools, Ints
+from traceql.categories import MAX_MATCHED
 from traceql.memo import remembered
 from traceql.resources import resource
 
@@ -73,6 +74,7 @@ class Vocabulary:
         refused = [re.compile(pattern) for pattern in row.not_]
 
         def holds(name: str, category: str) -> bool:
+            name = name[:MAX_MATCHED]
             found = category in row.categories or any(pattern.search(name) for pattern in wanted)
             return found and not any(pattern.search(name) for pattern in refused)
 

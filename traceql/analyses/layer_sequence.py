@@ -156,8 +156,9 @@ class _Placing:
         inside = span_of >= 0
         np.add.at(counts, (span_of[inside], tokens[inside]), 1)
         kinds, kind_of, times = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
-        common = np.minimum(kinds[:, None, :], kinds[None, :, :]).sum(axis=2)
         size = kinds.sum(axis=1)
+        shared = kinds[:, np.count_nonzero(kinds, axis=0) > 1]  # one name a layer must not take a minute
+        common = np.stack([np.minimum(shared, kind).sum(axis=1) for kind in shared])
         alike = 2 * common / (size[:, None] + size[None, :])
         np.fill_diagonal(alike, times > 1)
         return alike.max(axis=1)[kind_of]

@@ -5,6 +5,7 @@ analysis counts.
 """
 
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -130,7 +131,13 @@ _ALIKE = [*_PLACE, "stage", "batch_size"]
 
 
 def step_facts(trace: Trace) -> pl.DataFrame:
-    """The `step_facts` table of a trace or run; empty without steps."""
+    """The `step_facts` table of a trace or run; empty without steps. Worked out once."""
+    if trace not in _known:
+        _known[trace] = _step_facts(trace)
+    return _known[trace]
+
+
+def _step_facts(trace: Trace) -> pl.DataFrame:
     found = Attribution.of(trace)
     rows = found.steps.with_columns(**_medians(), **_neighbours())
     for facts in _facts(trace, found):
@@ -143,6 +150,9 @@ def step_facts(trace: Trace) -> pl.DataFrame:
         pl.col("is_outlier", "is_training", "is_counted").fill_null(value=False),
     )
     return STEP_FACTS.check(rows.select(STEP_FACTS.names).sort(_STEP))
+
+
+_known: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 
 def typical_steps(trace: Trace, selection: Selection | None = None) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
+from traceql.analyses.change import OUTLIER_MADS
 from traceql.analyses.step_windows import window_times
 from traceql.errors import MissingDataError
 from traceql.ingest.meta import TraceMeta
@@ -126,7 +127,6 @@ class Summary:
 _FIGURES = ("wall_ns", "busy_ns", "idle_ns", "kernel_ns", "annotation_ns", "n_kernels")
 _PLACE = ["rank", "device"]
 _STEP = [*_PLACE, "step"]
-_OUTLIER_MADS = 3 * 1.4826
 _OUTLIER_SHARE = 0.05
 
 
@@ -301,5 +301,5 @@ def outliers(complete: pl.DataFrame) -> pl.DataFrame:
     median = pl.col("wall_ns").median().over(like)
     deviation = (pl.col("wall_ns") - median).abs()
     spread = deviation.median().over(like)
-    far = (deviation > _OUTLIER_MADS * spread) & (deviation > _OUTLIER_SHARE * median)
+    far = (deviation > OUTLIER_MADS * spread) & (deviation > _OUTLIER_SHARE * median)
     return complete.filter(far)

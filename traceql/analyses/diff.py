@@ -1,0 +1,369 @@
+"""What changed between two recordings of the same service: whether it is real, and where it comes from.
+
+Both sides are compared in steps of one stage and batch size. Totals are whole nanoseconds over a number of steps, so
+that categories and idle time add up to the change of the mean step exactly, swapped sides negate it, and chains add up.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from traceql.analyses import change
+from traceql.analyses.change import Interval
+from traceql.analyses.diff_kernels import kernel_changes, replacements
+from traceql.analyses.diff_tables import COLLECTIVE_CHANGES, DIFFERENCES, ROLE_CHANGES, WATERFALL, Totals, deltas
+from traceql.analyses.pace import HOST_BOUND_FRAC
+from traceql.analyses.recording import Facts, Recording
+from traceql.arrays import Floats
+from traceql.errors import MissingDataError
+
+MIN_EFFECT = 0.01
+"""The smallest change of the step time that matters, as a share of it, unless told otherwise."""
+_KEY = ["rank", "device", "step"]
+_HOST_CAUSES = ("launch", "sync")
+
+
+@dataclass(frozen=True)
+class DiffOptions:
+    """Which steps are compared, and what counts as a change."""
+
+    stage: str | None = None
+    """None: decode where both sides have it, else the commonest stage of both."""
+    batch_size: int | None = None
+    """None: the commonest batch size of both sides."""
+    first_step: int | None = None
+    end_step: int | None = None
+    min_effect: float = MIN_EFFECT
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison, of the steps compared."""
+
+    recordings: tuple[Recording, ...]
+    """With nothing but the steps compared."""
+    n_steps: int
+    """Windows (rank, device, step) of all recordings: what totals are divided by."""
+    walls: tuple[Floats, ...]
+    """Of each recording the wall of each step in ns, mean over ranks, in order of time."""
+
+    @property
+    def median_wall_ns(self) -> float:
+        """Median step; of several recordings the mean of their medians."""
+        return float(np.mean([np.median(walls) for walls in self.walls]))
+
+    @property
+    def mean_wall_ns(self) -> float:
+        """Mean over all windows: what the waterfall starts from or ends at."""
+        return self.total("steps", "wall_ns") / self.n_steps
+
+    def total(self, table: str, column: str) -> int:
+        """Sum of a column over all recordings."""
+        return sum(int(getattr(recording, table)[column].sum()) for recording in self.recordings)
+
+    def frame(self, table: str) -> pl.DataFrame:
+        """A table of all recordings, with their number in `recording`."""
+        frames = [
+            getattr(recording, table).with_columns(recording=pl.lit(number, pl.Int64))
+            for number, recording in enumerate(self.recordings)
+        ]
+        return pl.concat(frames)
+
+    @property
+    def host_idle_frac(self) -> float:
+        """Share of the wall in which the GPU waits for the host."""
+        shares = self.frame("shares").filter(pl.col("kind") == "idle", pl.col("name").is_in(_HOST_CAUSES))
+        return int(shares["wall_ns"].sum()) / max(self.total("steps", "wall_ns"), 1)
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether the host sets the pace."""
+        return self.host_idle_frac >= HOST_BOUND_FRAC
+
+    @property
+    def graph_frac(self) -> float:
+        """Share of the activities that graphs launched."""
+        return self.total("steps", "n_graph_kernels") / max(self.total("steps", "n_kernels"), 1)
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The comparison of two sides."""
+
+    options: DiffOptions
+    stage: str
+    batch_size: int | None
+    before: Side
+    after: Side
+    verdict: str
+    """faster, slower, same or cannot tell."""
+    reason: str | None
+    """Why it cannot be told; None where it can."""
+    interval: Interval | None
+    """Of the change of the median step, in ns; None with fewer steps or recordings than it takes."""
+    waterfall: pl.DataFrame
+    """Table `waterfall`: adds up to the change of the mean step."""
+    roles: pl.DataFrame
+    """Table `role_changes`."""
+    kernels: pl.DataFrame
+    """Table `kernel_changes`."""
+    replacements: pl.DataFrame
+    """Table `replacements`."""
+    collectives: pl.DataFrame
+    """Table `collective_changes`."""
+    differences: pl.DataFrame
+    """Table `differences`: in what else the recordings differ."""
+
+    @property
+    def delta_ns(self) -> float:
+        """Change of the median step."""
+        return self.after.median_wall_ns - self.before.median_wall_ns
+
+    @property
+    def relative(self) -> Interval | None:
+        """The interval as a share of the step before."""
+        return self.interval.scaled(1 / self.before.median_wall_ns) if self.interval else None
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether nothing differs that makes the step times say something else."""
+        return not self.differences["breaks"].any()
+
+
+def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffOptions | None = None) -> Diff:
+    """What changed from one side to the other, each of one recording or several of the same setting.
+
+    Raises:
+        MissingDataError: a side has no complete step, or none that the options select.
+    """
+    options = options or DiffOptions()
+    ranks = _common_ranks([*before], [*after])
+    stage, batch_size = _common_steps(before, after, options)
+    sides = [_side(recordings, ranks, stage, batch_size, options) for recordings in (before, after)]
+    a, b = sides
+    interval, verdict, reason = _judged(a, b, options)
+    return Diff(
+        options=options,
+        stage=stage,
+        batch_size=batch_size,
+        before=a,
+        after=b,
+        verdict=verdict,
+        reason=reason,
+        interval=interval,
+        waterfall=_waterfall(a, b),
+        roles=_role_changes(a, b),
+        kernels=kernel_changes(Totals(a.frame("kernels"), a.n_steps), Totals(b.frame("kernels"), b.n_steps)),
+        replacements=replacements(a.frame("sequences"), b.frame("sequences")),
+        collectives=_collective_changes(a, b),
+        differences=_differences(a, b, before, after),
+    )
+
+
+# --- the steps compared ---
+
+
+def _common_ranks(before: Sequence[Recording], after: Sequence[Recording]) -> pl.Series | None:
+    """The ranks of both sides where they have several and not the same; else None: all."""
+    ranks = [set(pl.concat([r.steps for r in side])["rank"].unique().to_list()) for side in (before, after)]
+    common = ranks[0] & ranks[1]
+    return pl.Series(sorted(common), dtype=pl.Int16) if common and ranks[0] != ranks[1] else None
+
+
+def _common_steps(
+    before: Sequence[Recording], after: Sequence[Recording], options: DiffOptions
+) -> tuple[str, int | None]:
+    """Stage and batch size to compare: as asked for, else decode or the commonest that both have."""
+    counts = [Counter[tuple[str, int | None]](), Counter[tuple[str, int | None]]()]
+    for count, side in zip(counts, (before, after), strict=True):
+        for recording in side:
+            count.update(recording.steps.select("stage", "batch_size").rows())
+    a, b = counts
+    wanted = [
+        (stage, batch) for stage, batch in sorted(set(a) | set(b), key=str)
+        if options.stage in (None, stage) and options.batch_size in (None, batch)
+    ]  # fmt: skip
+    if not wanted:
+        have = ", ".join(f"{stage} batch {batch}" for stage, batch in sorted(set(a) | set(b), key=str)) or "none"
+        raise MissingDataError("no complete step is selected", f"Complete steps there are: {have}.")
+    in_both = [kind for kind in wanted if kind in a and kind in b]
+    if in_both:
+        return max(in_both, key=lambda kind: (kind[0] == "decode", min(a[kind], b[kind]), kind[1] or 0))
+    stages = Counter({stage: min(_of(a, stage), _of(b, stage)) for stage, _ in wanted})
+    stage = max(stages, key=lambda stage: (stages[stage] > 0, stage == "decode", stages[stage], stage))
+    return stage, options.batch_size
+
+
+def _of(counts: Counter[tuple[str, int | None]], stage: str) -> int:
+    return sum(n for (of_stage, _), n in counts.items() if of_stage == stage)
+
+
+def _side(
+    recordings: Sequence[Recording], ranks: pl.Series | None, stage: str, batch_size: int | None, options: DiffOptions
+) -> Side:
+    """The side with nothing but the steps compared; every stage where it has none of that stage."""
+    wanted = pl.lit(value=True)
+    if ranks is not None:
+        wanted &= pl.col("rank").is_in(ranks.implode())
+    if options.first_step is not None:
+        wanted &= pl.col("step") >= options.first_step
+    if options.end_step is not None:
+        wanted &= pl.col("step") < options.end_step
+    of_kind = pl.col("stage") == stage
+    if batch_size is not None:
+        of_kind &= pl.col("batch_size") == batch_size
+    has_kind = any(recording.steps.filter(wanted & of_kind).height for recording in recordings)
+    if options.stage is not None or options.batch_size is not None or has_kind:
+        wanted &= of_kind
+    chosen = tuple(_only(recording, recording.steps.filter(wanted)) for recording in recordings)
+    n_steps = sum(recording.steps.height for recording in chosen)
+    if not n_steps:
+        raise MissingDataError(
+            f"{recordings[0].facts.name} has no complete step of those compared",
+            "Choose others with --stage, --batch-size or --steps; the last step of a recording is never complete.",
+        )
+    walls = tuple(_step_walls(recording.steps) for recording in chosen if recording.steps.height)
+    return Side(chosen, n_steps, walls)
+
+
+def _only(recording: Recording, steps: pl.DataFrame) -> Recording:
+    tables = ("shares", "kernels", "roles", "collectives")
+    kept = {name: getattr(recording, name).join(steps, on=_KEY, how="semi", maintain_order="left") for name in tables}
+    return replace(recording, steps=steps, **kept)
+
+
+def _step_walls(steps: pl.DataFrame) -> Floats:
+    return steps.group_by("step").agg(pl.mean("wall_ns")).sort("step")["wall_ns"].to_numpy()
+
+
+# --- the verdict ---
+
+
+def _judged(before: Side, after: Side, options: DiffOptions) -> tuple[Interval | None, str, str | None]:
+    """The interval of the change, the verdict, and why there is none."""
+    pairs = zip(before.walls, after.walls, strict=False)
+    if len(before.walls) == len(after.walls) and all(np.array_equal(a, b) for a, b in pairs):
+        return Interval(0.0, 0.0, 0.0), "same", None
+    few = [side for side in (before, after) if min(len(walls) for walls in side.walls) < change.MIN_STEPS]
+    if few:
+        n = min(len(walls) for side in few for walls in side.walls)
+        return None, "cannot tell", f"{n} complete steps are fewer than {change.MIN_STEPS}"
+    found = _interval(before, after)
+    relative = found.scaled(1 / before.median_wall_ns)
+    verdict = change.verdict(relative, options.min_effect)
+    if verdict == "cannot tell":
+        return found, verdict, "the change may be more or less than the smallest that matters"
+    drifted = _largest_drift(before, after)
+    if verdict != "same" and abs(drifted) >= abs(relative.difference):
+        return found, "cannot tell", "step times drift within a recording as much as they differ between the two"
+    return found, verdict, None
+
+
+def _interval(before: Side, after: Side) -> Interval:
+    if min(len(before.walls), len(after.walls)) > 1:
+        a, b = (np.array([np.median(walls) for walls in side.walls]) for side in (before, after))
+        return change.recording_interval(a, b)
+    return change.interval(np.concatenate(before.walls), np.concatenate(after.walls))
+
+
+def _largest_drift(before: Side, after: Side) -> float:
+    """The largest sure drift within a recording, as a share of its step; 0 where none is sure."""
+    drifts = [change.drift(walls) for side in (before, after) for walls in side.walls]
+    sure = [found.difference for found in drifts if found and (found.low > 0 or found.high < 0)]
+    return max(sure, key=abs, default=0.0)
+
+
+# --- where it comes from ---
+
+
+def _waterfall(before: Side, after: Side) -> pl.DataFrame:
+    key = ["kind", "name", "group"]
+
+    def totals(side: Side) -> Totals:
+        rows = side.frame("shares").group_by(key).agg(total_ns=pl.sum("wall_ns"), walls="wall_ns")
+        absent = [[0] * (side.n_steps - len(walls)) for walls in rows["walls"].to_list()]
+        medians = [float(np.median([*walls, *zeros])) for walls, zeros in zip(rows["walls"], absent, strict=True)]
+        return Totals(rows.drop("walls").with_columns(pl.Series("median_ns", medians, pl.Float64)), side.n_steps)
+
+    rows = deltas(totals(before), totals(after), key, ["median_ns"])
+    rows = rows.sort(pl.col("kind") == "idle", pl.col("delta_ns").abs() * -1, "name")
+    return WATERFALL.check(rows.select(WATERFALL.names))
+
+
+def _role_changes(before: Side, after: Side) -> pl.DataFrame:
+    def totals(side: Side) -> Totals:
+        sums = pl.col("n_layers", "busy_ns", "kernel_ns", "n_kernels").sum()
+        return Totals(side.frame("roles").group_by("role").agg(sums, total_ns=pl.sum("wall_ns")), side.n_steps)
+
+    rows = deltas(totals(before), totals(after), ["role"])
+    return ROLE_CHANGES.check(rows.sort(pl.col("delta_ns").abs() * -1, "role").select(ROLE_CHANGES.names))
+
+
+def _collective_changes(before: Side, after: Side) -> pl.DataFrame:
+    """Kernel time of collectives, told apart into waiting and the rest where all were matched across ranks."""
+
+    def totals(side: Side) -> Totals:
+        waiting = pl.when(pl.col("waiting_ns").null_count() == 0).then(pl.sum("waiting_ns")).cast(pl.Int64)
+        by_kind = side.frame("collectives").group_by("kind")
+        rows = by_kind.agg(pl.sum("n_kernels"), total_ns=pl.sum("kernel_ns"), waiting_ns=waiting)
+        return Totals(rows, side.n_steps)
+
+    rows = deltas(totals(before), totals(after), ["kind"])
+    return COLLECTIVE_CHANGES.check(rows.sort("kind").select(COLLECTIVE_CHANGES.names))
+
+
+# --- what else differs ---
+
+
+def _differences(
+    before: Side, after: Side, all_before: Sequence[Recording], all_after: Sequence[Recording]
+) -> pl.DataFrame:
+    """Facts in which the recordings differ; of each whether step times are not comparable because of it."""
+    a, b = (_described(side, recordings) for side, recordings in ((before, all_before), (after, all_after)))
+    rows = [(fact, a[fact], b[fact], fact in _BREAKING) for fact in a if a[fact] != b[fact]]
+    return DIFFERENCES.check(pl.DataFrame(rows, schema=DIFFERENCES.schema, orient="row"))
+
+
+_BREAKING = ("GPU", "stage", "batch size", "layers a step", "world size", "engine")
+
+
+def _described(side: Side, recordings: Sequence[Recording]) -> dict[str, str | None]:
+    def told(field: str) -> str | None:
+        values = sorted({_text(getattr(recording.facts, field)) for recording in recordings} - {None}, key=str)
+        return ", ".join(map(str, values)) or None
+
+    steps = side.frame("steps")
+    return {
+        "GPU": told("gpus"),
+        "engine": told("engine"),
+        "PyTorch": told("torch_version"),
+        "CUDA runtime": told("cuda_runtime_version"),
+        "NCCL": told("nccl_version"),
+        "world size": told("world_size"),
+        "ranks recorded": told("n_ranks"),
+        "stage": _listed(steps["stage"]),
+        "batch size": _listed(steps["batch_size"]),
+        "layers a step": _listed(steps["n_layers"].filter(steps["n_layers"] > 0)),
+        "launched by": "CUDA graphs" if side.graph_frac > 0.5 else "the host, kernel by kernel",
+        "shapes recorded": told("record_shapes"),
+        "stacks recorded": told("with_stack"),
+        "memory recorded": told("profile_memory"),
+    }
+
+
+def _listed(values: pl.Series) -> str | None:
+    return ", ".join(map(str, values.drop_nulls().unique().sort().to_list())) or None
+
+
+def _text(value: object) -> str | None:
+    if value is None or value == ():
+        return None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+__all__ = ["MIN_EFFECT", "Diff", "DiffOptions", "Facts", "Side", "diff"]
