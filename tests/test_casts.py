@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 from test_truth import METAMORPHIC, REAL, rewrite
 
 import traceql
+from traceql.analyses.captured import with_capture
 from traceql.analyses.casts import CAST_GROUPS, CASTS, CastReport, cast_groups, cast_report, casts
 from traceql.analyses.summary import Selection
 from traceql.cli.casts import command
@@ -558,3 +559,26 @@ def test_the_conversions_of_public_traces(shared, name):
 def test_sums_of_every_public_trace(shared):
     for path in sorted(shared.glob("public/*/*.gz")):
         check_sums(cast_report(traceql.load(path)))
+
+
+# --- what a capture trace tells
+
+
+@pytest.mark.shared
+def test_a_capture_trace_tells_what_graphs_copy(shared):
+    folder = shared / "public" / "tracelens-sglang-decode"
+    (capture_file,) = (folder / "capture_traces").glob("*.gz")
+    trace, capture = traceql.load(folder / "sglang_Qwen3-8B_decode.json.gz"), traceql.load(capture_file)
+    bare, told = casts(trace), casts(with_capture(trace, capture))
+    assert not (bare["dtype_evidence"] == "capture_trace").any()
+    captured = told.filter(pl.col("dtype_evidence") == "capture_trace")
+    counts = captured.group_by("kind", "src_dtype", "dst_dtype", "n_elements_max").len().sort("n_elements_max")
+    assert counts.rows() == [
+        ("copy", "bf16", "bf16", 32 * 8 * 128, 36),  # keys of batch 32, 8 heads of 128
+        ("copy", "bf16", "bf16", 32 * 32 * 128, 36),  # queries: 32 heads
+        ("cast", "bf16", "fp32", 32 * 151_936, 1),  # logits over the vocabulary
+    ]
+    both = bare.join(captured, on="kernel_id", validate="1:1")
+    assert both.height == captured.height
+    with pytest.raises(MissingDataError, match="captur"):
+        with_capture(trace, trace)

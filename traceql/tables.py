@@ -118,7 +118,7 @@ KERNELS = Table(
     Column(
         "evidence",
         pl.String,
-        "How dtype and size are known: op_args, kernel_name, grid (size only), or null",
+        "How dtype and size are known: op_args, capture_trace, kernel_name, grid (size only), or null",
         nullable=True,
     ),
 )

@@ -70,8 +70,13 @@ _FACTS = (
     Column(
         "peak_frac", pl.Float64, "gb_per_s as a share of the device's peak; null where that is not known", nullable=True
     ),
-    Column("dtype_evidence", pl.String, "How dtypes are known: op_args, kernel_name, or null", nullable=True),
-    Column("size_evidence", pl.String, "How the size is known: op_args, grid (a range), bytes, or null", nullable=True),
+    Column("dtype_evidence", pl.String, "How dtypes are known: op_args, capture_trace, kernel_name, or null", nullable=True),
+    Column(
+        "size_evidence",
+        pl.String,
+        "How the size is known: op_args, capture_trace, grid (a range), bytes, or null",
+        nullable=True,
+    ),
 )
 
 CASTS = Table(
@@ -321,13 +326,14 @@ def _sized(rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(
         pl.when(~is_part.fill_null(value=False)).then(pl.col("src_dtype", "dst_dtype", *_SIZES, "evidence"))
     )
-    is_exact = (pl.col("evidence") == "op_args") & (pl.col("n_elements_min") == pl.col("n_elements_max"))
+    by_op = pl.col("evidence").is_in(["op_args", "capture_trace"])
+    is_exact = by_op & (pl.col("n_elements_min") == pl.col("n_elements_max"))
     return rows.with_columns(
-        dtype_evidence=pl.when(pl.col("evidence").is_in(["op_args", "kernel_name"])).then("evidence"),
+        dtype_evidence=pl.when(by_op | (pl.col("evidence") == "kernel_name")).then("evidence"),
         size_evidence=pl.when(pl.col("is_memcpy") & pl.col("bytes").is_not_null())
         .then(pl.lit("bytes"))
         .when(is_exact)
-        .then(pl.lit("op_args"))
+        .then("evidence")
         .when(pl.col("n_elements_max").is_not_null())
         .then(pl.lit("grid")),
     )

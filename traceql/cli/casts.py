@@ -5,7 +5,15 @@ from pathlib import Path
 import click
 
 from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import load_options, output_form, output_options, rank_option, run_argument, step_options
+from traceql.cli.options import (
+    capture_option,
+    load_options,
+    output_form,
+    output_options,
+    rank_option,
+    run_argument,
+    step_options,
+)
 from traceql.cli.output import formatted, write_output
 
 TOP = 15
@@ -16,6 +24,7 @@ TOP = 15
 @run_argument
 @step_options
 @rank_option
+@capture_option
 @click.option(
     "--by",
     type=click.Choice(["group", "cast", "custom"]),
@@ -33,6 +42,7 @@ def command(
     steps: tuple[int | None, int | None],
     stage: str | None,
     ranks: tuple[int, ...],
+    capture: Path | None,
     by: str | None,
     top: int | None,
     every: bool,
@@ -54,13 +64,17 @@ def command(
     if every and top is not None:
         raise click.UsageError("--all and --top exclude each other.")
     form = output_form(form, output)
-    check_run_output(output, traces, force=force, is_binary=form == "parquet")
+    check_run_output(output, [*traces, *([capture] if capture else [])], force=force, is_binary=form == "parquet")
 
+    from traceql.analyses.captured import with_capture  # noqa: PLC0415
     from traceql.analyses.casts import cast_report  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.summary import Selection  # noqa: PLC0415
     from traceql.report import casts_page  # noqa: PLC0415
 
-    trace = load_traces(traces, ranks, Loading(force, categories, not no_cache, strict))
+    loading = Loading(force, categories, not no_cache, strict)
+    trace = load_traces(traces, ranks, loading)
+    if capture is not None:
+        trace = with_capture(trace, load_traces([capture], (), loading))
     found = cast_report(trace, Selection(*steps, stage))
     shown = None if every else top or (None if form in ("csv", "parquet") else TOP)
     result = formatted(

@@ -5,7 +5,15 @@ from pathlib import Path
 import click
 
 from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import load_options, output_form, output_options, rank_option, run_argument, step_options
+from traceql.cli.options import (
+    capture_option,
+    load_options,
+    output_form,
+    output_options,
+    rank_option,
+    run_argument,
+    step_options,
+)
 from traceql.cli.output import formatted, write_output
 
 METHODS = ["auto", "module", "annotation", "graph-node", "capture", "sequence"]
@@ -22,8 +30,7 @@ METHODS = ["auto", "module", "annotation", "graph-node", "capture", "sequence"]
               help="With --layer: of forward pass N of the step, as draft models have. [default: 0]")  # fmt: skip
 @click.option("--layer-method", "method", type=click.Choice(METHODS), default="auto",
               help="How layers are found. [default: auto, for each step the first that applies]")  # fmt: skip
-@click.option("--capture-trace", "capture", type=click.Path(path_type=Path), metavar="FILE",
-              help="Trace of the phase in which the CUDA graphs of TRACE were captured.")  # fmt: skip
+@capture_option
 @click.option("--layers", "n_layers", type=click.IntRange(min=1), metavar="N",
               help="The number of layers you know; refused when no step has as many.")  # fmt: skip
 @click.option(

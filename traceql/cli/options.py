@@ -63,6 +63,10 @@ rank_option = click.option(
     help="Only this rank of a run; may be given several times.",
 )  # fmt: skip
 
+capture_option = click.option(
+    "--capture-trace", "capture", type=click.Path(path_type=Path), metavar="FILE",
+    help="Trace of the phase in which the CUDA graphs of TRACE were captured.",
+)  # fmt: skip
 
 step_options = combine(
     click.option("--steps", type=StepRange(), default=(None, None), metavar="A:B",

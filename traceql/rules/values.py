@@ -39,8 +39,8 @@ _IN_TABLE: Mapping[tuple[str, str], tuple[str, ...] | None] = {
     ("host_waits", "kind"): ("synchronise", "pageable copy", "blocking copy"),
     ("attention_fallbacks", "kind"): ("unfused", "math SDPA", "generic decode kernel"),
     **{(table, "kind"): casts.KINDS for table in _OF_CASTS},
-    **{(table, "dtype_evidence"): ("op_args", "kernel_name") for table in _OF_CASTS},
-    **{(table, "size_evidence"): ("op_args", "grid", "bytes") for table in _OF_CASTS},
+    **{(table, "dtype_evidence"): ("op_args", "capture_trace", "kernel_name") for table in _OF_CASTS},
+    **{(table, "size_evidence"): ("op_args", "capture_trace", "grid", "bytes") for table in _OF_CASTS},
 }
 """Where a column means something else in one table; None holds any text."""
 
