@@ -4,26 +4,14 @@ from pathlib import Path
 
 import click
 
-from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import (
-    capture_option,
-    load_options,
-    output_form,
-    output_options,
-    rank_option,
-    run_argument,
-    step_options,
-)
-from traceql.cli.output import formatted, write_output
+from traceql.cli.options import capture_option
+from traceql.cli.request import Request, takes_request
 
 TOP = 15
 """Rows of a table on a page, and casts in JSON, unless told otherwise."""
 
 
 @click.command("casts", epilog="Example: traceql casts trace.json.gz --stage decode --by cast --top 30")
-@run_argument
-@step_options
-@rank_option
 @capture_option
 @click.option(
     "--by",
@@ -34,25 +22,9 @@ TOP = 15
               help=f"The N rows with most time. [default: {TOP} in table, markdown and json, else all]")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="All rows, not only those with most time.")
 @click.option("--full-names", is_flag=True, help="Kernel names never cut.")
-@output_options
-@load_options
+@takes_request()
 def command(
-    *,
-    traces: tuple[Path, ...],
-    steps: tuple[int | None, int | None],
-    stage: str | None,
-    ranks: tuple[int, ...],
-    capture: Path | None,
-    by: str | None,
-    top: int | None,
-    every: bool,
-    full_names: bool,
-    form: str | None,
-    output: Path | None,
-    force: bool,
-    categories: Path | None,
-    no_cache: bool,
-    strict: bool,
+    request: Request, *, capture: Path | None, by: str | None, top: int | None, every: bool, full_names: bool
 ) -> None:
     """What dtype casts and copies cost, and whether one converts a whole KV pool.
 
@@ -63,25 +35,17 @@ def command(
     """
     if every and top is not None:
         raise click.UsageError("--all and --top exclude each other.")
-    form = output_form(form, output)
-    check_run_output(output, [*traces, *([capture] if capture else [])], force=force, is_binary=form == "parquet")
+    request.check_output(capture)
 
-    from traceql.analyses.captured import with_capture  # noqa: PLC0415
-    from traceql.analyses.casts import cast_report  # noqa: PLC0415 - polars: only when it is used
-    from traceql.analyses.summary import Selection  # noqa: PLC0415
+    from traceql.analyses.captured import with_capture  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.casts import cast_report  # noqa: PLC0415
     from traceql.report import casts_page  # noqa: PLC0415
 
-    loading = Loading(force, categories, not no_cache, strict)
-    trace = load_traces(traces, ranks, loading)
-    if capture is not None:
-        trace = with_capture(trace, load_traces([capture], (), loading))
-    found = cast_report(trace, Selection(*steps, stage))
-    shown = None if every else top or (None if form in ("csv", "parquet") else TOP)
-    result = formatted(
-        form,
-        to_file=output is not None,
+    trace, captured = request.trace(), request.other_trace(capture)
+    found = cast_report(with_capture(trace, captured) if captured else trace, request.selection())
+    shown = None if every else top or (None if request.is_data else TOP)
+    request.write(
         page=lambda: casts_page.casts_page(found, casts_page.View(by, shown, full_names)),
         table=lambda: casts_page.table_of(found, by or "group", shown),
         document=lambda: casts_page.to_json(found, shown),
     )
-    write_output(result, output)

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import load_options, rank_option, run_argument, step_options
-from traceql.cli.output import formatted, write_output
+from traceql.cli.request import Request, takes_request
 from traceql.errors import RuleError
 
 if TYPE_CHECKING:
@@ -18,12 +16,11 @@ if TYPE_CHECKING:
 
 SEVERITIES = ("info", "warning", "critical")
 """As `traceql.rules.SEVERITIES`, which would import polars."""
-SUFFIXES = {".json": "json", ".sarif": "sarif", ".xml": "junit", ".md": "markdown"}
-"""The format that the name of an output file implies; `table` for any other."""
+FORMATS = {"table": None, "json": ".json", "sarif": ".sarif", "junit": ".xml", "markdown": ".md", "github": None}
+"""Forms of output, and the suffix of a file's name that implies each."""
 
 
 @click.command("check", epilog="Example: traceql check trace.json.gz --fail-on critical")
-@run_argument
 @click.option("--rules", "rule_paths", type=click.Path(path_type=Path), multiple=True, metavar="PATH",
               help="Rules of your own beside the built-in ones: a YAML file or a folder of them.")  # fmt: skip
 @click.option("--select", multiple=True, metavar="ID", help="Only this rule; may be given several times.")
@@ -33,34 +30,16 @@ SUFFIXES = {".json": "json", ".sarif": "sarif", ".xml": "junit", ".md": "markdow
 @click.option("--fail-on", type=click.Choice([*SEVERITIES, "never"]), default="warning", show_default=True,
               help="Exit with 1 when a finding is at least this severe.")  # fmt: skip
 @click.option("--evidence", is_flag=True, help="Show the costliest rows of each finding; json always has them.")
-@step_options
-@rank_option
-@click.option("--format", "form", type=click.Choice(["table", "json", "sarif", "junit", "markdown", "github"]),
-              help="Form of the output. [default: by the name of FILE, else table]")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write to FILE instead of standard output.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together.")
-@load_options
-@click.pass_context
+@takes_request(FORMATS)
 def command(
-    context: click.Context,
+    request: Request,
     *,
-    traces: tuple[Path, ...],
     rule_paths: tuple[Path, ...],
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     config: Path | None,
     fail_on: str,
     evidence: bool,
-    steps: tuple[int | None, int | None],
-    stage: str | None,
-    ranks: tuple[int, ...],
-    form: str | None,
-    output: Path | None,
-    force: bool,
-    categories: Path | None,
-    no_cache: bool,
-    strict: bool,
 ) -> None:
     """What is wrong in a trace, what it costs and what to do, by rules.
 
@@ -69,28 +48,23 @@ def command(
     A rule that needs what the trace does not hold says so instead of judging. Exit status: 0 fine, 1 a finding
     at or above --fail-on, 2 could not run.
     """
-    form = form or (SUFFIXES.get(output.suffix.lower(), "table") if output else "table")
-    check_run_output(output, traces, force=force, is_binary=False)
+    request.check_output()
 
-    from traceql.analyses.summary import Selection  # noqa: PLC0415 - polars: only when it is used
-    from traceql.categories import load_categories  # noqa: PLC0415
-    from traceql.report.check_formats import FORMATS  # noqa: PLC0415
+    from traceql.categories import load_categories  # noqa: PLC0415 - polars: only when it is used
+    from traceql.report.check_formats import FORMATS as WRITERS  # noqa: PLC0415
     from traceql.report.check_page import check_page  # noqa: PLC0415
     from traceql.rules import load_rules, run_rules  # noqa: PLC0415
 
-    known = load_rules(rule_paths, categories=load_categories(categories))
+    known = load_rules(rule_paths, categories=load_categories(request.loading.categories))
     chosen = chosen_rules(known, select, ignore)
-    trace = load_traces(traces, ranks, Loading(force, categories, not no_cache, strict))
-    findings = run_rules(trace, chosen, _suppressions(config, known, trace), Selection(*steps, stage))
-    result = formatted(
-        "json" if form in FORMATS else form,
-        to_file=output is not None,
+    trace = request.trace()
+    findings = run_rules(trace, chosen, _suppressions(config, known, trace), request.selection())
+    request.write(
         page=lambda: check_page(findings, with_evidence=evidence),
         table=lambda: findings.table,
-        document=lambda: FORMATS[form](findings, traces),
+        document=lambda: WRITERS[request.form](findings, request.traces),
     )
-    write_output(result, output)
-    context.exit(int(is_failure(findings.found, fail_on)))
+    click.get_current_context().exit(int(is_failure(findings.found, fail_on)))
 
 
 def chosen_rules(rules: "Sequence[Rule]", select: "Sequence[str]", ignore: "Sequence[str]") -> "list[Rule]":

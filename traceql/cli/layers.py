@@ -4,26 +4,14 @@ from pathlib import Path
 
 import click
 
-from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import (
-    capture_option,
-    load_options,
-    output_form,
-    output_options,
-    rank_option,
-    run_argument,
-    step_options,
-)
-from traceql.cli.output import formatted, write_output
+from traceql.cli.options import capture_option
+from traceql.cli.request import Request, takes_request
 
 METHODS = ["auto", "module", "annotation", "graph-node", "capture", "sequence"]
 """As in `traceql.analyses.layering`, which help is not to wait for."""
 
 
 @click.command("layers", epilog="Example: traceql layers trace.json.gz --stage decode --layer 12")
-@run_argument
-@step_options
-@rank_option
 @click.option("--layer", type=click.IntRange(min=0), metavar="N",
               help="The kernels of layer N, one row each, in the step with the median wall of that layer.")  # fmt: skip
 @click.option("--pass", "model_pass", type=click.IntRange(min=0), metavar="N",
@@ -39,14 +27,10 @@ METHODS = ["auto", "module", "annotation", "graph-node", "capture", "sequence"]
     help="Only this table. csv and parquet hold one table [default: type, with --layer kernel], json always all.",
 )
 @click.option("--full-names", is_flag=True, help="Kernel names as recorded, never cut.")
-@output_options
-@load_options
+@takes_request()
 def command(
+    request: Request,
     *,
-    traces: tuple[Path, ...],
-    steps: tuple[int | None, int | None],
-    stage: str | None,
-    ranks: tuple[int, ...],
     layer: int | None,
     model_pass: int | None,
     method: str,
@@ -54,12 +38,6 @@ def command(
     n_layers: int | None,
     by: str | None,
     full_names: bool,
-    form: str | None,
-    output: Path | None,
-    force: bool,
-    categories: Path | None,
-    no_cache: bool,
-    strict: bool,
 ) -> None:
     """Which layers take the time of a step, and the kernels of one layer.
 
@@ -70,26 +48,18 @@ def command(
     """
     if layer is None and (model_pass is not None or by == "kernel"):
         raise click.UsageError("--pass and --by kernel need --layer.")
-    form = output_form(form, output)
-    check_run_output(output, [*traces, *([capture] if capture else [])], force=force, is_binary=form == "parquet")
+    request.check_output(capture)
 
     from traceql.analyses.layer_stats import layer_kernels, layer_stats  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.layering import Layering  # noqa: PLC0415
-    from traceql.analyses.summary import Selection  # noqa: PLC0415
     from traceql.report import layers_page  # noqa: PLC0415
 
-    loading = Loading(force, categories, not no_cache, strict)
-    trace = load_traces(traces, ranks, loading)
-    captured = load_traces([capture], (), loading) if capture else None
-    layering = Layering.of(trace, method, n_layers=n_layers, capture=captured)
-    stats = layer_stats(trace, Selection(*steps, stage), layering)
+    trace = request.trace()
+    layering = Layering.of(trace, method, n_layers=n_layers, capture=request.other_trace(capture))
+    stats = layer_stats(trace, request.selection(), layering)
     kernels = None if layer is None else layer_kernels(trace, layering, stats.counted, layer, model_pass or 0)
-    view = layers_page.View(by, full_names)
-    result = formatted(
-        form,
-        to_file=output is not None,
-        page=lambda: layers_page.layers_page(stats, view, kernels),
+    request.write(
+        page=lambda: layers_page.layers_page(stats, layers_page.View(by, full_names), kernels),
         table=lambda: layers_page.table_of(stats, by, kernels),
         document=lambda: layers_page.to_json(stats, kernels),
     )
-    write_output(result, output)

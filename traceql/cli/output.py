@@ -51,18 +51,20 @@ def formatted(
     table: "Callable[[], pl.DataFrame]",
     document: Callable[[], bytes],
 ) -> bytes | str:
-    """A result in the form asked for, of which only that form is made: page, table or JSON document.
+    """A result in the form asked for, of which only that form is made: page, table or (any other form) document.
 
     A page on a terminal has the terminal's width and, unless NO_COLOR is set, colour.
     """
     from traceql.report import export, markdown, text  # noqa: PLC0415 - polars and rich: only when they are used
 
-    if form == "json":
-        return document()
-    if form in ("csv", "parquet"):
-        return export.to_csv(table()) if form == "csv" else export.to_parquet(table())
+    if form == "csv":
+        return export.to_csv(table())
+    if form == "parquet":
+        return export.to_parquet(table())
     if form == "markdown":
         return markdown.render_markdown(page())
+    if form != "table":
+        return document()
     is_terminal = not to_file and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
     color = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

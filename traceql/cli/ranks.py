@@ -1,20 +1,14 @@
 """`traceql ranks`: the ranks of a run side by side."""
 
-from pathlib import Path
-
 import click
 
-from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import load_options, output_form, output_options, run_argument, step_options
-from traceql.cli.output import formatted, write_output
+from traceql.cli.request import Request, takes_request
 
 TOP = 15
 """Rows of a long table on a page; data has all of them."""
 
 
 @click.command("ranks", epilog="Example: traceql ranks traces/ --stage decode")
-@run_argument
-@step_options
 @click.option(
     "--by",
     type=click.Choice(["rank", "collective", "clock", "step", "kernel"]),
@@ -23,43 +17,23 @@ TOP = 15
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N",
               help=f"Longest tables to N rows. [default: {TOP} in table and markdown, else all]")  # fmt: skip
-@output_options
-@load_options
-def command(
-    *,
-    traces: tuple[Path, ...],
-    steps: tuple[int | None, int | None],
-    stage: str | None,
-    by: str | None,
-    top: int | None,
-    form: str | None,
-    output: Path | None,
-    force: bool,
-    categories: Path | None,
-    no_cache: bool,
-    strict: bool,
-) -> None:
+@takes_request(has_ranks=False)
+def command(request: Request, *, by: str | None, top: int | None) -> None:
     """The ranks of a run side by side: who waits, for whom and why.
 
     TRACE... are the trace files of one job, one for each rank: files, a folder or a pattern. Collectives are matched
     across the ranks, their clocks aligned, and the time in a collective told apart into transfer and waiting.
     --force also takes files together that look like those of different jobs.
     """
-    form = output_form(form, output)
-    if by == "kernel" and form not in ("csv", "parquet"):
+    if by == "kernel" and not request.is_data:
         raise click.UsageError("--by kernel is data: name --format csv or parquet")
-    check_run_output(output, traces, force=force, is_binary=form == "parquet")
+    request.check_output()
 
-    from traceql.analyses.summary import Selection  # noqa: PLC0415 - polars: only when it is used
-    from traceql.report import ranks_page  # noqa: PLC0415
+    from traceql.report import ranks_page  # noqa: PLC0415 - polars: only when it is used
 
-    trace = load_traces(traces, (), Loading(force, categories, not no_cache, strict))
-    report = ranks_page.RankReport.of(trace, Selection(*steps, stage))
-    result = formatted(
-        form,
-        to_file=output is not None,
+    report = ranks_page.RankReport.of(request.trace(), request.selection())
+    request.write(
         page=lambda: ranks_page.ranks_page(report, by, top or TOP),
         table=lambda: ranks_page.table_of(report, by or "rank", top),
         document=lambda: ranks_page.to_json(report, top),
     )
-    write_output(result, output)

@@ -1,0 +1,131 @@
+"""The options that all commands on a trace share, and what they ask for, as one object that a command is given."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traceql.cli.loading import Loading, check_run_output, load_traces
+from traceql.cli.options import Decorator, combine, load_options, rank_option, run_argument, step_options
+from traceql.cli.output import formatted, write_output
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from traceql.analyses.summary import Selection
+    from traceql.report.page import Section
+    from traceql.trace import Trace
+
+FORMATS = {"table": None, "json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md"}
+"""Forms of output, and the suffix of a file's name that implies each."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the shared options ask for."""
+
+    traces: tuple[Path, ...]
+    steps: tuple[int | None, int | None]
+    stage: str | None
+    ranks: tuple[int, ...]
+    form: str
+    """The format asked for, else the one that the output's name implies, else `table`."""
+    output: Path | None
+    loading: Loading
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the form holds one table whole."""
+        return self.form in ("csv", "parquet")
+
+    def selection(self) -> "Selection":
+        """The steps asked for."""
+        from traceql.analyses.summary import Selection  # noqa: PLC0415 - polars: only when it is used
+
+        return Selection(*self.steps, self.stage)
+
+    def check_output(self, *others: Path | None) -> None:
+        """Finds out before the work whether its result may be written; no trace, nor any of `others`, is overwritten.
+
+        Raises:
+            OutputError: as `check_run_output`.
+        """
+        sources = [*self.traces, *(path for path in others if path)]
+        check_run_output(self.output, sources, force=self.loading.force, is_binary=self.form == "parquet")
+
+    def trace(self) -> "Trace":
+        """The trace or run, read with progress on a terminal."""
+        return load_traces(self.traces, self.ranks, self.loading)
+
+    def other_trace(self, path: Path | None) -> "Trace | None":
+        """Another trace, read in the same way; None for none."""
+        return load_traces([path], (), self.loading) if path else None
+
+    def write(
+        self,
+        *,
+        page: "Callable[[], list[Section]]",
+        table: "Callable[[], pl.DataFrame]",
+        document: Callable[[], bytes],
+    ) -> None:
+        """Makes the result in the form asked for and puts it where it is to go."""
+        result = formatted(
+            self.form, to_file=self.output is not None, page=page, table=table, document=document
+        )  # fmt: skip
+        write_output(result, self.output)
+
+
+def takes_request(formats: Mapping[str, str | None] = FORMATS, *, has_ranks: bool = True) -> Decorator:
+    """Gives a command the shared options, and their `Request` as its first argument.
+
+    It stands below the command's own options, so that help lists those first.
+
+    Args:
+        formats: forms of output, and the suffix that implies each.
+        has_ranks: whether single ranks of a run can be asked for.
+    """
+    by_suffix = {suffix: form for form, suffix in formats.items() if suffix}
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(
+            *,
+            traces: tuple[Path, ...],
+            steps: tuple[int | None, int | None],
+            stage: str | None,
+            form: str | None,
+            output: Path | None,
+            force: bool,
+            categories: Path | None,
+            no_cache: bool,
+            strict: bool,
+            ranks: tuple[int, ...] = (),
+            **own: Any,
+        ) -> Any:
+            implied = by_suffix.get(output.suffix.lower(), "table") if output else "table"
+            loading = Loading(force, categories, not no_cache, strict)
+            return function(Request(traces, steps, stage, ranks, form or implied, output, loading), **own)
+
+        options = (
+            run_argument,
+            step_options,
+            *([rank_option] if has_ranks else []),
+            _output_options(formats),
+            load_options,
+        )
+        return combine(*options)(command)
+
+    return decorate
+
+
+def _output_options(formats: Mapping[str, str | None]) -> Decorator:
+    return combine(
+        click.option("--format", "form", type=click.Choice(list(formats)),
+                     help="Form of the output. [default: by the name of FILE, else table]"),
+        click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Write to FILE instead of standard output."),
+        click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together."),
+    )  # fmt: skip
