@@ -155,7 +155,7 @@ def find_anchors(evidence: Evidence, marks: Sequence[Mark]) -> list[Anchor]:
                 doubtful.append(replace(anchor, after=state.earlier))
         if opens or closes:
             state.see(position, closes=closes)
-    return _with_passes(evidence, _settled(evidence, found, doubtful))
+    return _with_passes(evidence, _settled(evidence, marks, found, doubtful))
 
 
 @dataclass
@@ -191,56 +191,95 @@ class _State:
             self.n_marks_since_closed = 0
 
 
-def _settled(evidence: Evidence, found: list[Anchor], doubtful: list[Anchor]) -> list[Anchor]:
-    """The anchors at their usual distance: some found too many, or without a mark before them, or not at all.
+@dataclass(frozen=True)
+class _Rhythm:
+    """What lies between the anchors of neighbouring layers: long layers have no more marks than short ones."""
+
+    marks: Sequence[Mark]
+    """The strong ones where there are any: how many norms a block has within itself is its own affair."""
+    distance: int
+    n_marks: int
+
+    @classmethod
+    def of(cls, anchors: Sequence[Anchor], marks: Sequence[Mark]) -> "_Rhythm":
+        """The usual one of these anchors."""
+        marks = [mark for mark in marks if mark.is_strong] or marks
+        distances = [b.position - a.position for a, b in pairwise(anchors)]
+        counts = [_n_marks(marks, a, b) for a, b in pairwise(anchors)]
+        return cls(marks, median_low(distances), median_low(counts))
+
+    def is_one_layer(self, a: Anchor, b: Anchor) -> bool:
+        """Between these two anchors lies what is usual for one layer, and not two short ones."""
+        fits = abs(b.position - a.position - self.distance) < TOLERANCE * self.distance
+        return fits and _n_marks(self.marks, a, b) < 2 * self.n_marks
+
+    def is_two_layers(self, a: Anchor, b: Anchor) -> bool:
+        """Between these two anchors lies what is usual for two layers, and not a long one."""
+        fits = abs(b.position - a.position - 2 * self.distance) < TOLERANCE * self.distance
+        return fits and 2 * _n_marks(self.marks, a, b) > 3 * self.n_marks
+
+    def is_part(self, a: Anchor, b: Anchor) -> bool:
+        """Between these two anchors lies less than a layer, and not a short one."""
+        return 2 * (b.position - a.position) < self.distance and _n_marks(self.marks, a, b) < self.n_marks
+
+
+def _n_marks(marks: Sequence[Mark], a: Anchor, b: Anchor) -> int:
+    return len(marks_between(marks, a.position + 1, b.position))
+
+
+def _settled(
+    evidence: Evidence, marks: Sequence[Mark], found: list[Anchor], doubtful: Sequence[Anchor]
+) -> list[Anchor]:
+    """The anchors in their usual rhythm: some found too many, or without a mark before them, or not at all.
 
     Only where it is rare that they are not: layers of one model may differ in length by nature.
     """
     if len(found) < _ENOUGH:
         return found
-    usual = median_low([b.position - a.position for a, b in pairwise(found)])
-    settled = _without_extra(found, usual)
+    rhythm = _Rhythm.of(found, marks)
+    settled = _without_extra(found, rhythm)
     for anchor in doubtful:
         place = bisect_left(settled, anchor.position, key=lambda other: other.position)
         beside = settled[max(0, place - 1) : place + 1]
-        if all(abs(anchor.position - other.position) > (1 - TOLERANCE) * usual for other in beside):
+        if all(abs(anchor.position - other.position) > (1 - TOLERANCE) * rhythm.distance for other in beside):
             settled.insert(place, anchor)
-    return _with_missing(evidence, settled, usual)
+    return _with_missing(evidence, settled, rhythm)
 
 
-def _without_extra(anchors: list[Anchor], usual: int) -> list[Anchor]:
-    """Drops anchors much too close to another, of the two that whose loss leaves the more usual distances."""
-    n_close = sum(b.position - a.position < usual / 2 for a, b in pairwise(anchors))
-    kept = list(anchors)
-    if n_close > _SELDOM * len(anchors):
-        return kept
-    for _ in range(n_close):
-        close = [i for i, (a, b) in enumerate(pairwise(kept)) if b.position - a.position < usual / 2]
-        if not close:
-            break
-        del kept[min((close[0], close[0] + 1), key=lambda i: _unevenness(kept, i, usual))]
-    return kept
+def _without_extra(anchors: list[Anchor], rhythm: _Rhythm) -> list[Anchor]:
+    """Drops anchors within layers; of two neighbours that may be such, the one that leaves the more usual distances."""
+    extra = {i for i in range(len(anchors)) if _is_extra(anchors, i, rhythm)}
+    if len(extra) > _SELDOM * len(anchors):
+        return anchors
+    while pairs := [i for i in extra if i + 1 in extra]:
+        extra.remove(max((pairs[0], pairs[0] + 1), key=lambda i: _unevenness(anchors, i, rhythm.distance)))
+    return [anchor for i, anchor in enumerate(anchors) if i not in extra]
+
+
+def _is_extra(anchors: Sequence[Anchor], i: int, rhythm: _Rhythm) -> bool:
+    if 0 < i < len(anchors) - 1:
+        return rhythm.is_one_layer(anchors[i - 1], anchors[i + 1])
+    return rhythm.is_part(*(anchors[:2] if i == 0 else anchors[-2:]))
 
 
 def _unevenness(anchors: Sequence[Anchor], without: int, usual: int) -> int:
     """How far the distances around an anchor would be from the usual one without it."""
-    around = [anchor.position for i, anchor in enumerate(anchors) if abs(i - without) <= 2 and i != without]
+    around = [anchors[i].position for i in range(max(0, without - 2), min(len(anchors), without + 3)) if i != without]
     return sum(abs(b - a - usual) for a, b in pairwise(around))
 
 
-def _with_missing(evidence: Evidence, anchors: list[Anchor], usual: int) -> list[Anchor]:
-    """Puts an anchor where one is missing between two twice as far apart as usual, and of one pass."""
+def _with_missing(evidence: Evidence, anchors: list[Anchor], rhythm: _Rhythm) -> list[Anchor]:
+    """Puts an anchor in the middle of two layers of one pass that have only one."""
     wide = [
-        i
-        for i, (a, b) in enumerate(pairwise(anchors))
-        if abs(b.position - a.position - 2 * usual) < TOLERANCE * usual
-        and not evidence.roles.no_layer[a.position : b.position].any()
+        a
+        for a, b in pairwise(anchors)
+        if rhythm.is_two_layers(a, b) and not evidence.roles.no_layer[a.position : b.position].any()
     ]
     if len(wide) > _SELDOM * len(anchors):
         return anchors
     missing = [
-        replace(anchors[i], position=anchors[i].position + usual, after=anchors[i].position + 1, is_guess=True)
-        for i in wide
+        replace(anchor, position=anchor.position + rhythm.distance, after=anchor.position + 1, is_guess=True)
+        for anchor in wide
     ]
     return sorted([*anchors, *missing], key=lambda anchor: anchor.position)
 

@@ -151,7 +151,13 @@ def _described(inside: pl.DataFrame, typed: pl.DataFrame, labels: pl.DataFrame |
         )
     else:
         rows = rows.rename({"blocks": "label"})
-    return rows.sort("layer_type").select(LAYER_TYPES.names)
+    return rows.sort("layer_type").with_columns(label=_told_apart()).select(LAYER_TYPES.names)
+
+
+def _told_apart() -> pl.Expr:
+    """The labels, numbered where several types have the same: what they differ in has no short name."""
+    n_same, number = pl.len().over("label"), pl.int_range(1, pl.len() + 1).over("label")
+    return pl.when(n_same > 1).then(pl.format("{}, kind {}", "label", number)).otherwise("label")
 
 
 def _blocks(inside: pl.DataFrame, typed: pl.DataFrame) -> pl.DataFrame:

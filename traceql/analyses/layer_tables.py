@@ -111,7 +111,7 @@ LAYER_TYPES = Table(
     "layer_types",
     "One row per kind of layer, in order of first appearance.",
     Column("layer_type", pl.Int64, "Number, 0-based, the same in all steps and ranks"),
-    Column("label", pl.String, "What it is: module class where recorded, else its blocks, e.g. attention + moe"),
+    Column("label", pl.String, "What it is: module class where recorded, and its blocks, e.g. attention + moe; unique"),
     Column("n_layers", pl.Int64, "Layers of this type in a step (median over steps that have one)"),
     Column("n_kernels", pl.Int64, "GPU activities of one layer (median)"),
 )

@@ -15,13 +15,13 @@ from traceql.analyses.layer_sequence import by_sequence
 from traceql.analyses.layer_spans import by_annotations
 from traceql.analyses.layer_tables import KERNEL_LAYERS, LAYERS, PLACEMENT
 from traceql.analyses.main_line import with_main_line
-from traceql.errors import MissingDataError
+from traceql.errors import InputError, MissingDataError
 from traceql.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_METHOD_VERSION = 1
+_METHOD_VERSION = 3
 """Of all that decides about layers: raised whenever it does, so that what a cache kept of the old one is stale."""
 
 METHODS = ("module", "annotation", "graph-node", "capture", "sequence")
@@ -68,9 +68,12 @@ class Layering:
             capture: the trace of the capture phase of the graphs that this trace replays.
 
         Raises:
+            InputError: no such method.
             MissingDataError: the method does not apply to any step; no step has n_layers layers; or the capture does
                 not fit.
         """
+        if method not in ("auto", *METHODS):
+            raise InputError(f"unknown layer method {method!r}", f"Known: auto, {', '.join(METHODS)}.")
         known = _known.setdefault(trace, {})
         key = (method, capture)
         if key not in known:
@@ -157,9 +160,15 @@ def _placement(
     notes = [f"{n} of {n_steps} steps: {reason}" for reason, n in sorted(refused.items())]
     if left.height and not notes:
         notes = [f"{left.height} of {n_steps} steps: nothing recorded tells"]
+    if capture and "capture" not in _methods(parts):
+        notes.append("the capture trace was not used: it names no layers, or other methods come first")
     if not n_steps:
         notes = ["no steps were found, and layers are looked for in steps"]
     return pl.concat(parts), notes
+
+
+def _methods(parts: list[pl.DataFrame]) -> set[str]:
+    return {part["method"][0] for part in parts if part.height}
 
 
 def _joined(activities: pl.DataFrame, placement: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,99 @@
+"""`traceql capture` for a GPU machine that has no polars: captures there, and finishes the manifests at home.
+
+    python benchmarks/capture_rig.py record --out OUT/before [options of traceql capture sglang] -- COMMAND
+    python benchmarks/capture_rig.py finish OUT/before OUT/after
+
+`record` checks a trace as far as the standard library can. `finish` reads it as traceql does, fills in the length of
+its steps and, given two captures, compares them. benchmarks/capture_rig.md has the commands for the rig.
+"""
+
+import gzip
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from traceql.capture.compare import compare_probes
+from traceql.capture.manifest import Manifest, read_manifest, write_manifest
+from traceql.capture.run import capture
+from traceql.capture.server import ending_on_signals
+from traceql.capture.session import TraceFacts
+from traceql.cli.capture import capture_options, make_settings, show, told_progress, trace_facts
+from traceql.cli.capture import comparison_page as page
+from traceql.errors import InputError, TraceqlError
+
+STEP = re.compile(rb'"cat": "user_annotation", "name": "step\[(DECODE|EXTEND|MIXED)[^"]*"')
+"""A step's annotation as SGLang 0.5.11 and newer record it, on the host's side."""
+STAGES = {b"DECODE": "decode", b"EXTEND": "prefill", b"MIXED": "mixed"}
+
+
+def quick_facts(path: Path) -> TraceFacts:
+    """What a trace holds, as far as a look at its text can tell.
+
+    Raises:
+        InputError: it is cut off or damaged.
+    """
+    try:
+        text = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    found = STEP.findall(text)
+    head = text[:20_000]
+    return TraceFacts(
+        n_steps=len(found),
+        stages=tuple(sorted({STAGES[stage] for stage in found})),
+        method="annotation" if found else None,
+        step_ns=None,
+        with_stack=b'"with_stack": 1' in head,
+        record_shapes=b'"record_shapes": 1' in head,
+        gpu=None,
+    )
+
+
+def finished(folder: Path) -> Manifest:
+    """The manifest of a capture with what its traces say, written back."""
+    manifest = read_manifest(folder)
+    facts = {file.path: trace_facts(folder / file.path) for file in manifest.profile.files}
+    files = tuple(
+        msgspec.structs.replace(file, n_steps=facts[file.path].n_steps, step_ns=facts[file.path].step_ns,
+                                gpu=facts[file.path].gpu)
+        for file in manifest.profile.files
+    )  # fmt: skip
+    profile = msgspec.structs.replace(manifest.profile, files=files)
+    whole = msgspec.structs.replace(manifest, profile=profile)
+    write_manifest(whole, folder)
+    return whole
+
+
+@click.group()
+def main() -> None:
+    """Captures on a GPU machine, and finishes them at home."""
+
+
+@main.command()
+@capture_options
+def record(server_command: tuple[str, ...], **options: Any) -> None:
+    """As traceql capture sglang, without its pages."""
+    settings = make_settings(server_command, None, options)
+    try:
+        with ending_on_signals(), told_progress() as progress:
+            manifest = capture(settings, quick_facts, progress)
+    except TraceqlError as error:
+        sys.exit(f"error: {error}")
+    print(*manifest.problems, sep="\n", end="\n" if manifest.problems else "")
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+def finish(folders: tuple[Path, ...]) -> None:
+    """Reads the traces; of two captures, before and after, shows the difference."""
+    manifests = [finished(folder) for folder in folders]
+    if len(manifests) == 2:
+        show(page(*manifests, compare_probes(*manifests)))
+
+
+if __name__ == "__main__":
+    main()
