@@ -13,6 +13,7 @@ from traceql.errors import TraceqlError
 
 COMMANDS = {
     "summarize": "Where the time of each step goes.",
+    "report": "One page for the browser, offline: steps, layers, kernels, casts, idle time and findings.",
     "layers": "Which layers take the time of a step, and the kernels of one layer.",
     "casts": "What dtype casts and copies cost, and whether one converts a whole KV pool.",
     "check": "What is wrong in a trace, what it costs and what to do, by rules.",

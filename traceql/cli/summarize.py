@@ -1,7 +1,11 @@
 """`traceql summarize`: where the time of each step goes."""
 
+from pathlib import Path
+
 import click
 
+from traceql.cli.loading import check_run_output
+from traceql.cli.report import write_report
 from traceql.cli.request import Request, takes_request
 
 TOP = 15
@@ -21,8 +25,10 @@ TOP_FINDINGS = 3
 @click.option("--top", type=click.IntRange(min=1), metavar="N",
               help=f"Longest tables to N rows. [default: {TOP} in table and markdown, else all]")  # fmt: skip
 @click.option("--full-names", is_flag=True, help="Kernel names as recorded, never cut.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="PAGE",
+              help="Also write the page of `traceql report` to this file.")  # fmt: skip
 @takes_request()
-def command(request: Request, *, by: str | None, top: int | None, full_names: bool) -> None:
+def command(request: Request, *, by: str | None, top: int | None, full_names: bool, html: Path | None) -> None:
     """Where the time of each step goes.
 
     TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
@@ -30,6 +36,8 @@ def command(request: Request, *, by: str | None, top: int | None, full_names: bo
     Printed are the step time and, by group, category and kernel, the milliseconds of a step that each takes.
     """
     request.check_output()
+    if html is not None:
+        check_run_output(html, request.traces, force=request.loading.force, is_binary=False)
 
     from traceql.analyses.layer_stats import layer_stats  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.rank_stats import summarize_run  # noqa: PLC0415
@@ -48,3 +56,5 @@ def command(request: Request, *, by: str | None, top: int | None, full_names: bo
         table=lambda: export.table_of(summary, by or "category", top),
         document=lambda: export.to_json(summary, top, said, findings=found, layer_types=layers.types),
     )
+    if html is not None:
+        write_report(trace, selection, html)

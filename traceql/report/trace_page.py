@@ -1,0 +1,497 @@
+"""The HTML page of one trace or run: one function a section, in the order of the page.
+
+What a section shows was worked out by an analysis and put into words by the page of its command; here it is chosen and
+joined with figures. A trace that does not hold what a section is about makes the section say so, not the page fail.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import polars as pl
+
+from traceql import fmt
+from traceql.analyses.attribution import Attribution
+from traceql.analyses.casts import CastReport, cast_report
+from traceql.analyses.category_times import step_categories
+from traceql.analyses.counted_steps import counted_steps
+from traceql.analyses.layer_stats import LayerStats, layer_stats
+from traceql.analyses.pace import Pace, pace
+from traceql.analyses.rank_stats import RunSummary, summarize_run
+from traceql.analyses.summary import Selection, Summary
+from traceql.report import casts_page, check_page, figures, idle_page, layers_page, ranks_page, sections, words
+from traceql.report.html import Block, Card, Cards, HtmlPage, PageSection, Text, Tile
+from traceql.report.page import Section, TextTable
+from traceql.report.ranks_page import RankReport
+from traceql.report.remarks import remarks
+from traceql.report.text import cut
+from traceql.rules import Finding, Findings, built_in_rules, run_rules
+from traceql.rules.model import Rule
+from traceql.trace import Trace
+
+MAX_KERNELS = 300
+"""Rows of the kernel table."""
+MAX_ROWS = 100
+"""Rows of any other long table."""
+MAX_GAPS = 25
+MAX_SHORT = 120
+"""Characters of a short name in a table; the whole name is beside it."""
+MAX_FULL = 5000
+"""Characters of a whole name."""
+MAX_CARDS = 30
+MAX_JUMPS = 4
+
+Tell = Callable[[str], None]
+"""Told what is being worked out."""
+
+
+def _nobody(what: str) -> None:
+    """Told, does nothing."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that the page is made of, worked out once."""
+
+    trace: Trace
+    selection: Selection
+    summary: Summary
+    layers: LayerStats
+    pace: Pace
+    casts: CastReport
+    findings: Findings
+    ranks: RankReport | None
+    """Of a run only."""
+    colors: dict[str, str]
+    """Of each category."""
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        selection: Selection | None = None,
+        rules: Sequence[Rule] | None = None,
+        tell: Tell | None = None,
+    ) -> "Material":
+        """Works it out.
+
+        Args:
+            trace: the trace or run.
+            selection: the steps to look at, else all.
+            rules: for the findings; the built-in ones unless given.
+            tell: is told what comes next.
+
+        Raises:
+            MissingDataError: the selection names no step.
+        """
+        selection = selection or Selection()
+        say = tell or _nobody
+        say("steps")
+        summary = summarize_run(trace, selection)
+        say("layers")
+        layers = layer_stats(trace, selection)
+        say("idle time")
+        found_pace = pace(trace, selection)
+        say("casts")
+        casts = cast_report(trace, selection)
+        say("findings")
+        findings = run_rules(trace, built_in_rules() if rules is None else rules, selection=selection)
+        say("ranks")
+        ranks = RankReport.of(trace, selection) if isinstance(summary, RunSummary) else None
+        colors = figures.palette(trace.categories.categories)
+        return cls(trace, selection, summary, layers, found_pace, casts, findings, ranks, colors)
+
+    @property
+    def has_gpu_time(self) -> bool:
+        """Whether there is a window to speak of."""
+        return self.summary.n_windows > 0
+
+
+SectionMaker = Callable[[Material], PageSection | None]
+
+
+def trace_page(material: Material, title: str | None = None) -> HtmlPage:
+    """The page of a trace or run."""
+    made = (maker(material) for maker in SECTIONS)
+    now = datetime.now(UTC)
+    return HtmlPage(
+        title=title or f"{fmt.visible(material.summary.trace.name)}: where each step's time goes",
+        lines=_head_lines(material),
+        tiles=tuple(_tiles(material)),
+        sections=tuple(section for section in made if section is not None),
+        made=f"{now:%Y-%m-%d %H:%M} UTC, from {fmt.visible(material.summary.trace.name)}",
+        colors=material.colors,
+    )
+
+
+# --- the head
+
+
+def _head_lines(material: Material) -> tuple[str, ...]:
+    said = remarks(material.trace, material.summary, material.layers) if material.has_gpu_time else ()
+    return sections.headline(material.summary, sections.View(remarks=said)).lines
+
+
+def _tiles(material: Material) -> Iterator[Tile]:
+    """The step, tokens a second, who sets the pace, what takes most, and who is late."""
+    summary = material.summary
+    if not material.has_gpu_time:
+        return
+    wall_ns = _typical_wall_ns(summary)
+    if summary.scope == "steps" and wall_ns:
+        yield Tile(fmt.duration(wall_ns), "a step, median", "as profiled")
+        yield from _tokens(summary, wall_ns)
+        yield from _bound(material.pace)
+    top = summary.groups.row(0, named=True) if summary.groups.height else None
+    if top is not None:
+        yield Tile(fmt.percent(top["share"]), f"of the wall is {fmt.visible(top['group'])}", "most of all groups")
+    yield Tile(fmt.percent(words.ratio(summary.idle_ns, summary.wall_ns)), "of the wall the GPU is idle")
+    if material.findings.found:
+        worst = material.findings.found[0]
+        note = f"costliest: {worst.rule.id}"
+        yield Tile(fmt.count(len(material.findings.found)), "findings", note)
+
+
+def _typical_wall_ns(summary: Summary) -> float | None:
+    """The median step; of a run that of the median rank, as in the headline."""
+    if not isinstance(summary, RunSummary):
+        return words.median_wall_ns(summary)
+    placed = words.ranked(summary)
+    return placed[(len(placed) - 1) // 2]["wall_ns"] if placed else None
+
+
+def _tokens(summary: Summary, wall_ns: float) -> Iterator[Tile]:
+    """Tokens a second where all steps decode one batch size: each step gives each request a token."""
+    steps = words.complete_steps(summary)
+    batches = steps["batch_size"].unique().to_list()
+    if steps["stage"].unique().to_list() != ["decode"] or len(batches) != 1 or not batches[0]:
+        return
+    rate = 1e9 / wall_ns
+    note = f"batch {batches[0]}: {rate * batches[0]:,.0f} in all; one token a step (more with speculation)"
+    yield Tile(f"{rate:,.1f}", "tokens/s per sequence", note)
+
+
+def _bound(found: Pace) -> Iterator[Tile]:
+    """Who sets the pace, in the words of the sentence about it; where devices differ, whether the host does on any."""
+    lines = [idle_page.pace_line(steps) or "" for _, steps in found.steps.group_by("rank", "device")]
+    verdicts = [next((verdict for verdict in _VERDICTS if verdict in line), None) for line in lines]
+    known = [verdict for verdict in _VERDICTS if verdict in verdicts]
+    if known:
+        n_devices = verdicts.count(known[0])
+        where = "" if n_devices == len(verdicts) else f"on {n_devices} of {fmt.plural(len(verdicts), 'device')}"
+        yield Tile(known[0], _VERDICTS[known[0]], where)
+
+
+_VERDICTS = {
+    "neither host-bound nor GPU-bound": "the engine has no batch to work on",
+    "host-bound": "a shorter kernel shortens the step little",
+    "GPU-bound": "a shorter kernel shortens the step",
+}
+"""In `idle_page.pace_line`, and what each means; that which is told first is first."""
+
+
+# --- the sections
+
+
+def findings(material: Material) -> PageSection:
+    """What is wrong, as cards."""
+    found = material.findings
+    head = check_page.headline(found)
+    blocks: list[Block] = [Text(head)]
+    if found.found:
+        blocks.append(Cards(tuple(_card(material, each) for each in found.found[:MAX_CARDS])))
+    if len(found.found) > MAX_CARDS:
+        blocks.append(Text(Section(notes=(f"{len(found.found) - MAX_CARDS} more: traceql check.",))))
+    others = check_page.check_page(replace(found, found=()))[1:]
+    blocks += [Text(section, is_folded=True) for section in others]
+    return PageSection("findings", "Findings", tuple(blocks))
+
+
+PLACES = {
+    "casts": ("casts", "cast_groups", "cast_pairs", "pool_casts"),
+    "ranks": ("collectives", "collective_stats", "comm_tails", "rank_waits", "clocks"),
+    "idle": ("idle", "idle_causes", "step_pace", "launch_stats", "queue_depth", "host_waits"),
+    "layers": ("layers", "layer_types", "kernel_layers", "step_sections", "step_layer_categories"),
+    "steps": ("steps", "step_facts", "step_stats"),
+    "categories": ("groups", "categories", "step_categories"),
+    "kernels": ("kernel_stats", "op_stats", "gemms", "attention_fallbacks", "kernel_steps"),
+}
+"""The section that shows what each result table holds."""
+PLACES_OF_RULES = {
+    "rank-skew": "ranks",
+    "exposed-communication": "ranks",
+    "unknown-kernels": "gaps-in-knowledge",
+    "tiny-kernels": "kernels",
+}
+"""Where a rule is about something else than most that its table holds."""
+
+
+def _card(material: Material, finding: Finding) -> Card:
+    target = _target(material, finding)
+    return Card(
+        severity=finding.rule.severity,
+        rule=finding.rule.id,
+        cost="" if finding.cost_ns_per_step is None else check_page.cost(finding),
+        message=finding.message,
+        why=finding.rule.why,
+        fix=finding.fix,
+        extent=check_page.finding_section(finding).notes[2],
+        target=target,
+        target_title=TITLES[target],
+        steps=_first_of(finding, "step"),
+        layers=_first_of(finding, "layer"),
+        evidence=Section("Evidence", table=check_page.finding_section(finding, with_evidence=True).table),
+        links=finding.rule.links,
+    )
+
+
+def _target(material: Material, finding: Finding) -> str:
+    by_table = {table: place for place, tables in PLACES.items() for table in tables}
+    place = PLACES_OF_RULES.get(finding.rule.id) or by_table.get(finding.rule.table, "idle")
+    if not material.has_gpu_time:
+        return "facts"
+    return "categories" if place == "ranks" and material.ranks is None else place
+
+
+def _first_of(finding: Finding, column: str) -> tuple[int, ...]:
+    """The first few numbers of steps or layers in the evidence."""
+    return tuple(finding.evidence[column].drop_nulls().unique(maintain_order=True).to_list()[:MAX_JUMPS])
+
+
+def losses(material: Material) -> PageSection | None:
+    """What of the file could not be read."""
+    section = sections.losses(material.summary, sections.View())
+    return None if section is None else PageSection("losses", "Incomplete", (Text(section),))
+
+
+def ranks(material: Material) -> PageSection | None:
+    """The ranks of a run side by side, and who is late."""
+    report = material.ranks
+    if report is None:
+        return None
+    if report.ranks.is_empty():
+        return PageSection("ranks", TITLES["ranks"], (Text(ranks_page.ranks_page(report)[0]),))
+    table = ranks_page.rank_section(report, MAX_ROWS)
+    table = replace(table, title="Rank by rank", notes=("Shaded: more than the rank with the least.", *table.notes))
+    blocks: list[Block] = [Text(ranks_page.headline(report))]
+    blocks += [Text(section) for section in [ranks_page.limits(report)] if section]
+    blocks.append(Text(table, levels=_spread(table.table)))
+    waiting = figures.waiting_map(report.kernels, report.ranks["rank"].to_list())
+    blocks += [waiting] if waiting else []
+    others = (ranks_page.collective_section(report, MAX_ROWS), ranks_page.clock_section(report, MAX_ROWS))
+    blocks += [Text(section, is_folded=True) for section in others if section]
+    return PageSection("ranks", TITLES["ranks"], tuple(blocks))
+
+
+_SHADED = ("step ms", "busy", "kernel time", "comm", "transfer", "waiting", "exposed", "host idle", "last in")
+
+
+def _spread(table: TextTable | None) -> tuple[tuple[int, ...], ...]:
+    """How dark the figures of the ranks are: each column against its least."""
+    if table is None:
+        return ()
+    none = [0] * len(table.rows)
+    columns = [
+        figures.spread_levels([_number(row[number]) for row in table.rows]) if column.title in _SHADED else none
+        for number, column in enumerate(table.columns)
+    ]
+    return tuple(zip(*columns, strict=True))
+
+
+def _number(text: str) -> float | None:
+    """The number that a finished text begins with."""
+    try:
+        return float(text.replace(",", "").removesuffix("%").strip().removeprefix("<"))
+    except ValueError:
+        return None
+
+
+def steps(material: Material) -> PageSection:
+    """Each step as a bar, and their spread."""
+    found = Attribution.of(material.trace)
+    times = step_categories(found.activities.lazy(), found.placed, found.times)
+    bars = figures.step_bars(material.summary.steps, times, material.colors)
+    blocks: list[Block] = []
+    if bars is None:
+        lines = words.no_gpu_time(material.summary) if not material.has_gpu_time else (_no_windows(material),)
+        blocks.append(Text(Section(lines=lines)))
+    else:
+        blocks.append(bars)
+    view = sections.View(top=MAX_ROWS)
+    made = (sections.step_times(material.summary, view), sections.outliers(material.summary, view))
+    blocks += [Text(section) for section in made if section]
+    if material.summary.steps.height:
+        every = sections.steps(replace(material.summary, steps=material.summary.steps.head(MAX_KERNELS)), view)
+        blocks.append(Text(replace(every, title=_counted("All steps", material.summary.steps.height)), is_folded=True))
+    return PageSection("steps", TITLES["steps"], tuple(blocks))
+
+
+def _counted(title: str, n_all: int, most: int = MAX_KERNELS) -> str:
+    return title if n_all <= most else f"{title}: {most} of {fmt.count(n_all)}"
+
+
+def _no_windows(material: Material) -> str:
+    if material.summary.steps.is_empty():
+        return f"{words.no_steps(material.summary).capitalize()}: the trace is taken as one window a device."
+    return "No step has a window of its own: steps overlap, or launched nothing on the GPU."
+
+
+def categories(material: Material) -> PageSection | None:
+    """What a step consists of."""
+    if not material.has_gpu_time:
+        return None
+    view = sections.View()
+    table = sections.categories(material.summary, view)
+    groups = sections.groups(material.summary, view)
+    blocks = (_untitled(table), Text(replace(groups, title="By group", notes=()), is_folded=True))
+    return PageSection("categories", TITLES["categories"], blocks)
+
+
+def _untitled(section: Section) -> Text:
+    return Text(replace(section, title=""))
+
+
+def layers(material: Material) -> PageSection | None:
+    """The layers: their types, the map by category, and the odd ones."""
+    if not material.has_gpu_time:
+        return None
+    stats, view = material.layers, layers_page.View()
+    blocks: list[Block] = [Text(layers_page.headline(stats, view))]
+    if stats.types.height:
+        blocks.append(Text(layers_page.types(stats, view)))
+        blocks += figures.layer_maps(stats, material.colors)
+        odd = layers_page.odd(stats, view)
+        blocks += [Text(odd)] if odd else []
+        every = layers_page.all_layers(replace(stats, of_layers=stats.of_layers.head(MAX_KERNELS)), view)
+        blocks.append(Text(replace(every, title=_counted("All layers", stats.of_layers.height)), is_folded=True))
+    rest = layers_page.unattributed(stats, view)
+    blocks += [Text(rest)] if rest else []
+    return PageSection("layers", TITLES["layers"], tuple(blocks))
+
+
+def strip(material: Material) -> PageSection | None:
+    """The kernels of one step in time."""
+    if not material.has_gpu_time:
+        return None
+    counted = counted_steps(Attribution.of(material.trace).steps, material.selection)
+    found = figures.layer_strip(material.trace, material.layers, counted, material.colors)
+    blocks: tuple[Block, ...] = (found,) if found else (Text(Section(lines=(_no_windows(material),))),)
+    return PageSection("strip", TITLES["strip"], blocks)
+
+
+def kernels(material: Material) -> PageSection | None:
+    """The kernels with most time; and the ops that launched them."""
+    if not material.has_gpu_time:
+        return None
+    stats = material.summary.kernels
+    table = sections.kernels(material.summary, sections.View(top=MAX_KERNELS))
+    full = stats["name"].head(MAX_KERNELS).to_list()
+    notes = (*table.notes, "Names are shortened; the button copies the whole name.")
+    section = replace(table, title=_counted("", stats.height), notes=notes, table=_short(table.table))
+    blocks: list[Block] = [Text(section, full_names=tuple(map(_full, full)) if section.table else ())]
+    ops = sections.ops(material.summary, sections.View(top=MAX_ROWS))
+    blocks.append(Text(replace(ops, table=_short(ops.table)), is_folded=True))
+    return PageSection("kernels", TITLES["kernels"], tuple(blocks))
+
+
+def _full(name: str) -> str:
+    return cut(fmt.visible(name), MAX_FULL, "middle")
+
+
+def _short(table: TextTable | None) -> TextTable | None:
+    """The table with its long texts cut."""
+    if table is None:
+        return None
+    rows = tuple(tuple(cut(text, MAX_SHORT, "middle") for text in row) for row in table.rows)
+    return replace(table, rows=rows)
+
+
+def casts(material: Material) -> PageSection | None:
+    """What casts and copies cost, and how fast they are against the device's peak."""
+    if not material.has_gpu_time:
+        return None
+    report, view = material.casts, casts_page.View(top=MAX_ROWS)
+    line = casts_page.casts_line(report)
+    made = [Section(lines=(line,))] if line else []
+    if report.groups.filter(pl.col("kind") != "custom").height:
+        made.append(replace(casts_page.groups(report, view), title=""))
+    made += filter(None, [casts_page.custom(report, view)])
+    blocks = [Text(_cut_table(section)) for section in made]
+    if report.casts.filter(pl.col("kind") != "custom").height:
+        few = casts_page.longest(report, casts_page.View(top=MAX_GAPS))
+        blocks.append(Text(_cut_table(few), is_folded=True))
+    return PageSection("casts", TITLES["casts"], tuple(blocks))
+
+
+def _cut_table(section: Section) -> Section:
+    return replace(section, table=_short(section.table))
+
+
+def idle(material: Material) -> PageSection | None:
+    """Why the GPU was idle."""
+    if not material.has_gpu_time:
+        return None
+    found, view = material.pace, idle_page.View(top=MAX_GAPS)
+    if not found.counted.height:
+        return PageSection("idle", TITLES["idle"], (Text(idle_page.headline(found, view)),))
+    causes = replace(idle_page.causes(found, view), title="")
+    shown = (idle_page.headline(found, view), causes, idle_page.bounds(found, view))
+    more = (idle_page.gaps(found, view), idle_page.launches(found, view))
+    blocks = (*map(Text, shown), *(Text(_cut_table(section), is_folded=True) for section in more))
+    return PageSection("idle", TITLES["idle"], blocks)
+
+
+def gaps_in_knowledge(material: Material) -> PageSection | None:
+    """GPU time that belongs to no step, launch or op, and kernels that no category knows."""
+    summary, view = material.summary, sections.View()
+    made = (sections.unattributed(summary, view), sections.unrecognised(summary, view))
+    blocks: list[Block] = [Text(section) for section in made if section]
+    unknown = summary.kernels.filter(pl.col("category") == "other")
+    if unknown.height:
+        table = sections.kernels(replace(summary, kernels=unknown), sections.View(top=MAX_ROWS))
+        section = replace(table, title=_counted("Kernels without a category", unknown.height, MAX_ROWS), notes=())
+        full = tuple(map(_full, unknown["name"].head(MAX_ROWS).to_list()))
+        blocks.append(Text(replace(section, table=_short(section.table)), full_names=full, is_folded=True))
+    if not blocks and not material.has_gpu_time:
+        return None
+    if not blocks:
+        blocks.append(Text(Section(lines=("Nothing: every GPU activity has a step, a launch, an op and a category.",))))
+    return PageSection("gaps-in-knowledge", TITLES["gaps-in-knowledge"], tuple(blocks))
+
+
+def facts(material: Material) -> PageSection:
+    """What was recorded, where and how; and what is odd about the file."""
+    view = sections.View()
+    odd = sections.oddities(material.summary, view) or Section(lines=("Nothing odd about the file.",))
+    return PageSection("facts", TITLES["facts"], (_untitled(sections.facts(material.summary, view)), Text(odd)))
+
+
+TITLES = {
+    "findings": "Findings",
+    "ranks": "Ranks",
+    "steps": "Steps",
+    "categories": "Categories",
+    "layers": "Layers",
+    "strip": "One step in time",
+    "kernels": "Kernels",
+    "casts": "Casts and copies",
+    "idle": "Idle time",
+    "gaps-in-knowledge": "Not attributed, not recognised",
+    "facts": "Trace",
+}
+"""Anchors of sections that links lead to, and their titles."""
+
+SECTIONS: tuple[SectionMaker, ...] = (
+    losses,
+    findings,
+    ranks,
+    steps,
+    categories,
+    layers,
+    strip,
+    kernels,
+    casts,
+    idle,
+    gaps_in_knowledge,
+    facts,
+)
