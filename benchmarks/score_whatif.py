@@ -177,9 +177,9 @@ model, that nothing changes.
 | --- | --: | --: | --: | --: | --: | --: | --: | --: | --- | --- |"""
 
 CHANGES = f"""
-Changes: `pool → gather` takes all casts away (`--scale "{CAST}" 0`); `before → after` replaces the pool's casts by
-{GATHERED_BYTES / 1e6:.1f} MB each at the peak bandwidth of the device table; `eager → graph` is `--graph`. The null
-model's error of the change is −100 % in every row.
+Changes: `pool → gather` takes all casts away (`--scale "{CAST}" 0`), `before → after` replaces each of the
+pool's casts by {GATHERED_BYTES / 1e6:.1f} MB moved at the peak bandwidth of the device table, `eager → graph` is
+`--graph`. The null model's error of the change is −100 % in every row.
 
 The eager pairs are host-bound: the measured differences are those of the host between two processes, and no kernel
 that gets shorter accounts for them. A replay cannot tell them beforehand; it says that there is no gain.

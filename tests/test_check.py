@@ -432,3 +432,20 @@ def test_the_pool_cast_is_one_finding(name, fires, shared):
     for each in pool:
         assert (each.n_layers, each.n_steps) == (78, 30)
         assert each.rule.severity == "critical"
+
+
+# --- what a fix would save
+
+
+def test_a_finding_says_what_its_fix_would_save():
+    trace = str(FIXTURES / "sglang" / "before-graph-TP-0.trace.json.zst")
+    result = CliRunner().invoke(main, ["check", trace, "--select", "whole-pool-kv-cast", "--format", "json"])
+    (finding,) = json.loads(result.stdout)["findings"]
+    saving = finding["saving"]
+    assert saving["limit"] == "gpu"
+    assert saving["graph_saved_ns"] is None  # its steps are graphs already
+    assert saving["saved_ns"] == pytest.approx(65e6, rel=0.02)  # the fused gather saved 65.1 ms
+    assert saving["saved_ns"] == pytest.approx(saving["kernel_saved_ns"], rel=1e-3)
+    assert saving["kernel_saved_ns"] < finding["cost_ns_per_step"]
+    page = CliRunner().invoke(main, ["check", trace, "--select", "whole-pool-kv-cast"]).stdout
+    assert f"Worth: {saving['text'][:40]}" in page.replace("\n", " ")

@@ -16,27 +16,35 @@ if TYPE_CHECKING:
     from traceql.analyses.clocks import clock_offsets
     from traceql.analyses.comm import collectives, rank_waits
     from traceql.analyses.concurrency import comm_overlap
+    from traceql.analyses.critical_path import CriticalPath, critical_paths
     from traceql.analyses.idle import idle_gaps
     from traceql.analyses.layer_stats import LayerStats, layer_kernels, odd_layers
     from traceql.analyses.layering import Layering
     from traceql.analyses.pace import launch_stats, queue_depth, step_pace
     from traceql.analyses.rank_stats import RunSummary, summarize_run
+    from traceql.analyses.replay_costs import Changes, Scaling
     from traceql.analyses.step_facts import typical_steps
     from traceql.analyses.summary import Selection, Summary, summarize
+    from traceql.analyses.whatif import WhatIf, what_if
 
 __all__ = [
     "Attribution",
     "CastReport",
+    "Changes",
+    "CriticalPath",
     "LayerStats",
     "Layering",
     "RunSummary",
+    "Scaling",
     "Selection",
     "Summary",
+    "WhatIf",
     "cast_groups",
     "cast_report",
     "clock_offsets",
     "collectives",
     "comm_overlap",
+    "critical_paths",
     "idle_gaps",
     "kernel_layers",
     "kernel_steps",
@@ -53,21 +61,27 @@ __all__ = [
     "summarize",
     "summarize_run",
     "typical_steps",
+    "what_if",
 ]
 
 _HOMES = {
     "Attribution": "attribution",
     "CastReport": "casts",
+    "Changes": "replay_costs",
+    "CriticalPath": "critical_path",
     "LayerStats": "layer_stats",
     "Layering": "layering",
     "RunSummary": "rank_stats",
+    "Scaling": "replay_costs",
     "Selection": "summary",
     "Summary": "summary",
+    "WhatIf": "whatif",
     "cast_groups": "casts",
     "cast_report": "casts",
     "clock_offsets": "clocks",
     "collectives": "comm",
     "comm_overlap": "concurrency",
+    "critical_paths": "critical_path",
     "idle_gaps": "idle",
     "launch_stats": "pace",
     "layer_kernels": "layer_stats",
@@ -78,6 +92,7 @@ _HOMES = {
     "summarize": "summary",
     "summarize_run": "rank_stats",
     "typical_steps": "step_facts",
+    "what_if": "whatif",
 }
 """Module of each name; it is imported when the name is first asked for."""
 

@@ -128,6 +128,7 @@ RESULTS: dict[str, Result] = {
     "typical_steps": Result("step_facts:TYPICAL_STEPS", _selected("step_facts:typical_steps")),
     "host_waits": Result("host_waits:HOST_WAITS", _from("host_waits:host_waits"), ("launches",)),
     "comm_tails": Result("comm_tails:COMM_TAILS", _selected("comm_tails:comm_tails")),
+    "critical_path": Result("critical_path:CRITICAL_PATH", _selected("critical_path:critical_path")),
     "gemms": Result("gemms:GEMMS", _selected("gemms:gemms"), ("ops",)),
     "attention_fallbacks": Result(
         "attention_fallbacks:ATTENTION_FALLBACKS", _selected("attention_fallbacks:attention_fallbacks")

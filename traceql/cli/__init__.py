@@ -18,11 +18,13 @@ COMMANDS = {
     "casts": "What dtype casts and copies cost, and whether one converts a whole KV pool.",
     "check": "What is wrong in a trace, what it costs and what to do, by rules.",
     "idle": "Why the GPU was idle, and whether it waits for the host.",
+    "whatif": "What steps would take with a fix: a replay with other costs.",
+    "critical-path": "What makes a step as long as it is: its critical path.",
     "ranks": "The ranks of a run side by side: who waits, for whom and why.",
     "rules": "The rules of check: list, show, test, and begin a new one.",
     "cache": "The columnar cache of traces already read.",
 }
-"""Command name, which is also its module in this folder, and what it does."""
+"""Command name, which is also its module in this folder (with _ for -), and what it does."""
 
 INTERRUPTED = 128 + 2
 """Exit status after Ctrl-C, as shells report SIGINT."""
@@ -41,7 +43,7 @@ class LazyGroup(click.Group):
         """The command of that name, imported now; None when there is none."""
         if cmd_name not in COMMANDS:
             return None
-        return importlib.import_module(f"traceql.cli.{cmd_name}").command
+        return importlib.import_module(f"traceql.cli.{cmd_name.replace('-', '_')}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Lists the commands without importing them."""

@@ -54,11 +54,14 @@ def command(
     from traceql.report.check_formats import FORMATS as WRITERS  # noqa: PLC0415
     from traceql.report.check_page import check_page  # noqa: PLC0415
     from traceql.rules import load_rules, run_rules  # noqa: PLC0415
+    from traceql.rules.savings import with_savings  # noqa: PLC0415
 
     known = load_rules(rule_paths, categories=load_categories(request.loading.categories))
     chosen = chosen_rules(known, select, ignore)
     trace = request.trace()
-    findings = run_rules(trace, chosen, _suppressions(config, known, trace), request.selection())
+    selection = request.selection()
+    findings = run_rules(trace, chosen, _suppressions(config, known, trace), selection)
+    findings = with_savings(trace, findings, selection)
     request.write(
         page=lambda: check_page(findings, with_evidence=evidence),
         table=lambda: findings.table,

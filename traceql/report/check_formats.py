@@ -3,7 +3,9 @@
 The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
 
 - `findings[]`: the costliest first: rule, severity, table, message, why, fix, cost_ns_per_step, share, n_rows,
-  n_steps, n_layers, links, `group` (what its rows have in common, the rule's group_by) and `evidence[]`: the ten
+  n_steps, n_layers, links, `group` (what its rows have in common, the rule's group_by), `saving` (what its
+  fix would save by a replay: text, kernel_saved_ns, saved_ns, graph_saved_ns, limit; null where the rule does not say)
+  and `evidence[]`: the ten
   costliest rows with rank, device, step, layer, kernel_id, name and ns.
 - `abstained[]`: rule and reason. `suppressed[]`: as a finding, with `reason`. `passed[]`: rules that found nothing.
 - `notes[]`: suppressions that have expired, findings left out.
@@ -14,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -51,6 +54,7 @@ def finding_document(finding: Finding) -> Document:
     return _plain(finding.row()) | {
         "table": finding.rule.table,
         "group": _plain(finding.group),
+        "saving": asdict(finding.saved) if finding.saved else None,
         "evidence": evidence,
     }
 

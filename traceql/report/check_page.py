@@ -47,7 +47,8 @@ def headline(findings: Findings) -> Section:
 
 def finding_section(finding: Finding, *, with_evidence: bool = False) -> Section:
     """One finding: what is wrong, why it matters, what to do, where it was seen."""
-    notes = [f"Why: {finding.rule.why}", f"Fix: {finding.fix}", f"Seen in {', '.join(_extent(finding))}."]
+    worth = [f"Worth: {finding.saved.text} (by replay)."] if finding.saved else []
+    notes = [*worth, f"Why: {finding.rule.why}", f"Fix: {finding.fix}", f"Seen in {', '.join(_extent(finding))}."]
     notes += [f"See {link}" for link in finding.rule.links]
     return Section(
         heading(finding),

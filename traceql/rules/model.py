@@ -80,6 +80,21 @@ class Rule:
     saving: Saving | None = None
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What the fix of a finding would save of a step, as a replay of the recording says."""
+
+    text: str
+    kernel_saved_ns: float
+    """GPU time a step that the fix takes away, whether or not the step gets shorter."""
+    saved_ns: float
+    """How much shorter the median step gets, as recorded."""
+    graph_saved_ns: float | None
+    """How much shorter it gets where steps are launched as graphs before and after; null where they are."""
+    limit: str
+    """What sets the pace then: host, gpu, communication, dependency or unknown."""
+
+
 @dataclass(frozen=True, eq=False)
 class Finding:
     """A rule that fired, on one group of rows."""
@@ -96,6 +111,8 @@ class Finding:
     share: float | None
     evidence: pl.DataFrame
     """Table `evidence` without `finding`: the costliest rows."""
+    saved: Saved | None = None
+    """What its fix would save; None unless it was worked out, and where the rule does not say."""
 
     @property
     def group(self) -> Row:

@@ -1,0 +1,359 @@
+"""`traceql whatif`, `traceql critical-path` and what a finding's fix saves: figures, pages, data, and faults of use."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner, Result
+from conftest import FIXTURES
+from test_idle import launched, loaded
+from test_replay import run_files, run_of, story
+
+from traceql.analyses.critical_path import KINDS, LIMITS, critical_path, critical_paths
+from traceql.analyses.replay_costs import GRAPH_GAP_NS, Changes, Scaling
+from traceql.analyses.summary import Selection
+from traceql.analyses.whatif import what_if
+from traceql.cli.critical_path import command as critical_path_command
+from traceql.cli.whatif import command as whatif_command
+from traceql.errors import MissingDataError, RuleError
+from traceql.report import critical_page, whatif_page
+from traceql.report.text import render_text
+from traceql.rules import load_rules, run_rules
+from traceql.rules.conditions import ConditionError
+from traceql.rules.model import Finding, Rule, Saving
+from traceql.rules.savings import matching_kernels, moved_ns, peak_bytes_per_s, saving_of
+from traceql.run import load_run
+from traceql.trace import Trace
+
+EAGER, GRAPH = (run_files(f"tiny-pool-{how}") for how in ("eager", "graph"))
+
+
+def whatif(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(whatif_command, [*map(str, arguments), "--no-cache"])
+
+
+def critical(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(critical_path_command, [*map(str, arguments), "--no-cache"])
+
+
+def document(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def queued(tmp_path: Path, n_steps: int = 3, *, mark: str = "step[DECODE bs=4]") -> Trace:
+    """Steps of a kernel of 400 µs and a cast of 90, all launched at the beginning, with gaps of 5."""
+    events: list[dict[str, Any]] = []
+    for i in range(n_steps):
+        events.append({"ph": "X", "cat": "user_annotation", "name": mark, "pid": 9, "tid": 1, "ts": 30 * i, "dur": 25})
+        events += launched(2 * i + 1, 30 * i, 8 + 500 * i, 400)
+        cast = (
+            "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>"
+        )
+        events += launched(2 * i + 2, 30 * i + 6, 413 + 500 * i, 90, name=cast)
+    return story(tmp_path, *events)
+
+
+# --- the figures
+
+
+def test_what_a_shorter_kernel_is_worth(tmp_path):
+    trace = queued(tmp_path)
+    gemm = matching_kernels(trace, "name = 'gemm'")
+    found = what_if(trace, Changes((Scaling(gemm, factor=0.25),)))
+    assert (found.recorded_wall_ns, found.replayed_wall_ns, found.predicted_wall_ns) == (500_000, 500_000, 200_000)
+    assert (found.saved_ns, found.kernel_saved_ns, found.is_gain) == (300_000, 300_000, True)
+    assert (found.batch_size, found.recorded_tokens_per_s, found.predicted_tokens_per_s) == (4, 8_000, 20_000)
+    assert (found.recorded_limit, found.limit) == ("gpu", "gpu")
+    assert found.steps.select("recorded_kernel_ns", "predicted_kernel_ns").rows() == [(490_000, 190_000)] * 2
+    assert found.bottlenecks.select("kind", "name", "ns_per_step").rows()[:2] == [
+        ("kernel", "gemm", 100_000),
+        ("kernel", "unrolled_elementwise_kernel<direct_copy>", 90_000),
+    ]
+    assert (
+        whatif_page.whatif_line(found) == "500.0 µs → 200.0 µs a step: 60 % shorter, 2.5×; then the GPU sets the pace"
+    )
+
+
+def test_replacements_and_scalings_follow_each_other(tmp_path):
+    trace = queued(tmp_path)
+    gemm = matching_kernels(trace, "name = 'gemm'")
+    both = Changes((Scaling(gemm, length_ns=1_000), Scaling(gemm, factor=3.0)))
+    assert what_if(trace, both).predicted_wall_ns == 3_000 + 5_000 + 90_000 + 5_000
+    longer = what_if(trace, Changes((Scaling(gemm, factor=2.0),)))
+    assert (longer.predicted_wall_ns, longer.is_gain) == (900_000, False)
+    assert whatif_page.whatif_line(longer) == "500.0 µs → 900.0 µs a step: 80 % longer; then the GPU sets the pace"
+
+
+def test_decode_steps_count_where_there_are_any(tmp_path):
+    events: list[dict[str, Any]] = []
+    for i, mark in enumerate(
+        ["step[EXTEND bs=1 toks=99]", "step[DECODE bs=1]", "step[DECODE bs=1]", "step[DECODE bs=1]"]
+    ):
+        events.append({"ph": "X", "cat": "user_annotation", "name": mark, "pid": 9, "tid": 1, "ts": 100 * i, "dur": 50})
+        events += launched(i + 1, 100 * i, 100 * i + 10, 40)
+    trace = story(tmp_path, *events)
+    assert what_if(trace, Changes()).steps["step"].to_list() == [1, 2]
+    assert what_if(trace, Changes(), Selection(stage="prefill")).steps["step"].to_list() == [0]
+    assert what_if(trace, Changes(), Selection(first_step=2)).steps["step"].to_list() == [2]
+
+
+def test_without_a_complete_step_there_is_nothing_to_replay(tmp_path):
+    one = queued(tmp_path, 1)
+    for ask in (lambda: what_if(one, Changes()), lambda: critical_paths(one)):
+        with pytest.raises(MissingDataError, match="no complete step"):
+            ask()
+    with pytest.raises(MissingDataError, match="no step of the trace is selected"):
+        what_if(queued(tmp_path), Changes(), Selection(first_step=9))
+
+
+def test_one_rank_of_several_says_so():
+    alone = what_if(loaded(EAGER[0]), Changes())
+    assert "Of 2 ranks 1 given" in alone.notes[0]
+    assert not what_if(run_of("tiny-pool-eager"), Changes()).notes
+
+
+def test_a_graph_says_what_it_assumes():
+    notes = what_if(run_of("tiny-pool-eager"), Changes(graph=True)).notes
+    assert f"{GRAPH_GAP_NS} ns between two activities" in notes[0]
+
+
+# --- predicates
+
+
+def test_predicates_name_steps_and_layers():
+    trace = run_of("tiny-pool-eager")
+    casts = matching_kernels(trace, "category = 'cast'")
+    some = matching_kernels(trace, "category = 'cast' and step = 1")
+    assert 0 < len(some) < len(casts)
+    assert set(some) < set(casts)
+    of_layer = [set(matching_kernels(trace, f"layer = {n}")) for n in range(4)]
+    assert len({len(kernels) for kernels in of_layer}) <= 2
+    assert set.intersection(*of_layer) == set()
+    assert set(matching_kernels(trace, "block = 'attention' and layer = 1")) < of_layer[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("categry = 'cast'", "unknown column"),
+        ("category = 'casts'", "is never 'casts'"),
+        ("sum(dur_ns) > 5", "aggregate"),
+        ("dur_ns", "no condition"),
+        ("name = 5", "cannot|fails|type"),
+        ("", "empty"),
+    ],
+)
+def test_a_wrong_predicate_is_an_error(text, fault):
+    with pytest.raises(RuleError, match=fault):
+        matching_kernels(run_of("tiny-pool-eager"), text)
+
+
+def test_a_predicate_that_meets_nothing_is_an_error():
+    with pytest.raises(MissingDataError, match="no kernel of the trace meets"):
+        matching_kernels(run_of("tiny-pool-eager"), "dur_ns < 0")
+
+
+def test_bytes_are_moved_at_the_peak_of_the_device_table():
+    trace = run_of("tiny-pool-eager")
+    assert peak_bytes_per_s(trace) == 4.8e12
+    assert moved_ns(trace, 4.8e6) == pytest.approx(1_000)
+    assert moved_ns(trace, 4.8e6, 1e12) == pytest.approx(4_800)
+
+
+def test_an_unknown_device_has_no_bandwidth(tmp_path):
+    with pytest.raises(MissingDataError, match="bandwidth of the device is not known"):
+        moved_ns(queued(tmp_path), 1e6)
+    assert moved_ns(queued(tmp_path), 1e6, 1e9) == 1e6
+
+
+# --- what a fix saves
+
+
+def finding(saving: Saving | None, **worst: Any) -> Finding:
+    rule = Rule("slow", "info", "pool_casts", "dur_ns > 0", "m", "w", "f", (), (), saving=saving)
+    return Finding(rule, worst, "m", "f", 1, 1, None, None, None, pl.DataFrame())
+
+
+def test_what_the_fix_of_a_finding_saves(tmp_path):
+    trace = queued(tmp_path)
+    found = saving_of(trace, finding(Saving("name = 'gemm'", factor=0.5)))
+    assert found is not None
+    assert (found.saved_ns, found.kernel_saved_ns) == (200_000, 200_000)
+    # As graphs the gaps shrink, with the fix and without.
+    assert found.graph_saved_ns == 200_000
+    expected = (
+        "200.0 µs of GPU time a step; the GPU sets the pace: saves 200.0 µs as recorded, 200.0 µs under CUDA graphs"
+    )
+    assert found.text == expected
+
+
+def test_a_fix_may_replace_a_kernel(tmp_path):
+    """The bytes are SQL over the finding's worst row; the bandwidth is the rule's own."""
+    trace = queued(tmp_path)
+    saving = Saving("name = 'gemm'", bytes="moved_bytes / 2", bandwidth_bytes_per_s=1e9)
+    found = saving_of(trace, finding(saving, moved_bytes=200_000))
+    assert found is not None
+    assert found.kernel_saved_ns == 300_000
+    assert saving_of(trace, finding(saving)) is None  # the row does not tell
+    assert saving_of(trace, finding(Saving("name = 'gemm'", rows="5"))) is None
+    assert saving_of(trace, finding(None)) is None
+    assert saving_of(trace, finding(Saving("name = 'no such kernel'", factor=0.0))) is None
+
+
+def test_what_is_launched_as_a_graph_is_not_asked_what_graphs_save():
+    trace = load_run(GRAPH, cache=False)
+    (pool,) = [each for each in run_rules(trace, load_rules()).found if each.rule.id == "whole-pool-kv-cast"]
+    found = saving_of(trace, pool)
+    assert found is not None
+    assert found.graph_saved_ns is None
+    assert 0 < found.saved_ns <= found.kernel_saved_ns * 1.01
+    assert "the GPU sets the pace: saves" in found.text
+
+
+# --- the commands
+
+
+def test_whatif_data():
+    told = document(whatif(*EAGER, "--scale", "category = 'cast'", "0", "--graph", "--host", "0.5", "--format", "json"))
+    assert list(told) == [
+        "trace", "selection", "headline", "changes", "recorded_wall_ns", "replayed_wall_ns", "predicted_wall_ns",
+        "saved_ns", "kernel_saved_ns", "batch_size", "recorded_tokens_per_s", "predicted_tokens_per_s",
+        "recorded_limit", "limit", "limits", "bottlenecks", "n_steps_counted", "steps", "notes", "quirks",
+    ]  # fmt: skip
+    assert told["recorded_wall_ns"] == told["replayed_wall_ns"]
+    assert told["saved_ns"] == told["recorded_wall_ns"] - told["predicted_wall_ns"] > 0
+    assert told["changes"]["graph"] is True
+    assert told["changes"]["host_factor"] == 0.5
+    (scaling,) = told["changes"]["scalings"]
+    assert (scaling["kernels"], scaling["factor"], scaling["length_ns"]) == ("category = 'cast'", 0, None)
+    assert [row["limit"] for row in told["limits"]] == list(LIMITS)
+    assert sum(row["recorded_share"] for row in told["limits"]) == pytest.approx(1)
+    assert sum(row["predicted_share"] for row in told["limits"]) == pytest.approx(1)
+    assert (told["batch_size"], told["predicted_tokens_per_s"]) == (None, None)
+    walls = [row["predicted_wall_ns"] for row in told["steps"]]
+    assert np.median(walls) == told["predicted_wall_ns"]
+    assert len(walls) == told["n_steps_counted"]
+
+
+def test_whatif_replaces():
+    sql = "category = 'cast' and n_elements_max > 1000000"
+    by_rows = document(whatif(*GRAPH, "--replace", sql, "--rows", "100", "--row-bytes", "1728", "--format", "json"))
+    by_bytes = document(
+        whatif(*GRAPH, "--replace", sql, "--bytes", "172800", "--bandwidth", "4800", "--format", "json")
+    )
+    assert by_rows["changes"]["scalings"][0]["length_ns"] == pytest.approx(36)
+    assert by_rows["predicted_wall_ns"] == by_bytes["predicted_wall_ns"] < by_rows["recorded_wall_ns"]
+
+
+def test_whatif_page():
+    result = whatif(*EAGER, "--scale", "category = 'cast'", "0", "--top", "3")
+    assert result.exit_code == 0, result.output
+    titles = ("Changes", "The step", "What sets the pace", "Next bottlenecks: top 3 of ")
+    places = [result.stdout.index(f"\n{title}") for title in titles]
+    assert places == sorted(places)
+    assert "category = 'cast': " in result.stdout
+    assert "a step: no gain, the host sets the pace" in result.stdout
+
+
+def test_without_changes_the_recording_is_replayed():
+    result = whatif(*GRAPH)
+    assert result.exit_code == 0, result.output
+    assert "None: the recording replayed." in result.stdout
+    assert ": no gain, " in result.stdout
+
+
+@pytest.mark.parametrize("by", ["limit", "bottleneck", "step"])
+def test_whatif_tables(by):
+    page = whatif(*GRAPH, "--by", by)
+    assert page.exit_code == 0, page.output
+    rows = pl.read_csv(io.StringIO(whatif(*GRAPH, "--by", by, "--format", "csv").stdout))
+    assert rows.columns == getattr(what_if(run_of("tiny-pool-graph"), Changes()), whatif_page.TABLES[by]).columns
+    assert rows.height
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bytes", "5"],
+        ["--replace", "dur_ns > 0"],
+        ["--replace", "dur_ns > 0", "--bytes", "5", "--rows", "5", "--row-bytes", "5"],
+        ["--replace", "dur_ns > 0", "--rows", "5"],
+        ["--replace", "dur_ns > 0", "--bytes", "5", "--row-bytes", "5"],
+        ["--replace", "dur_ns > 0", "--bytes", "nan"],
+        ["--replace", "dur_ns > 0", "--bytes", "1e15", "--bandwidth", "0.001"],
+        ["--scale", "dur_ns > 0", "-1"],
+        ["--scale", "dur_ns > 0", "nan"],
+        ["--scale", "dur_ns > 0", "inf"],
+        ["--host", "nan"],
+    ],
+)
+def test_options_that_do_not_fit(arguments):
+    result = whatif(*GRAPH, *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_a_wrong_predicate_names_the_fault():
+    result = whatif(*GRAPH, "--scale", "category = 'casts'", "0")
+    assert isinstance(result.exception, ConditionError)
+    assert "casts" in result.exception.message
+
+
+def test_critical_path_data():
+    told = document(critical(*GRAPH, "--format", "json", "--top", "2"))
+    assert [row["limit"] for row in told["limits"]] == list(LIMITS)
+    assert sum(row["share"] for row in told["limits"]) == pytest.approx(1)
+    assert len(told["parts"]) == 2
+    assert told["n_parts"] > 2
+    assert told["headline"].startswith("the critical path of a step: ")
+    for row in told["steps"]:
+        assert sum(row[f"{limit}_ns"] for limit in LIMITS) == row["wall_ns"]
+
+
+def test_critical_path_page():
+    result = critical(*GRAPH)
+    assert result.exit_code == 0, result.output
+    assert "\nThe critical path\n" in result.stdout
+    assert "\nwall" in result.stdout
+    assert critical(*GRAPH, "--by", "step").exit_code == 0
+    assert "--format csv" in critical(*GRAPH, "--by", "stretch").stderr
+
+
+def test_every_stretch_of_the_path_is_data():
+    rows = pl.read_csv(io.StringIO(critical(*GRAPH, "--by", "stretch", "--format", "csv").stdout))
+    expected = critical_path(run_of("tiny-pool-graph"))
+    assert rows.columns == expected.columns
+    assert rows["dur_ns"].to_list() == expected["dur_ns"].to_list()
+    kernels = expected.filter(pl.col("kind").is_in(["kernel", "communication"]))
+    assert kernels["kernel_id"].null_count() == 0
+    host = expected.filter(pl.col("kind").is_in(["host", "launch", "sync"]))
+    assert host["launch_id"].null_count() == 0
+    assert set(expected["kind"]) <= set(KINDS)
+
+
+def test_pages_show_names_as_text(tmp_path):
+    """A name from the trace cannot write to the terminal."""
+    events: list[dict[str, Any]] = []
+    for i in range(3):
+        mark = {"ph": "X", "cat": "user_annotation", "name": "step[DECODE bs=1]", "pid": 9, "tid": 1}
+        events += [{**mark, "ts": 30 * i, "dur": 25}]
+        events += launched(i + 1, 30 * i, 100 + 500 * i, 400, name="evil\x1b[2Jkernel")
+    trace = story(tmp_path, *events)
+    paths = render_text(critical_page.critical_page(critical_paths(trace), critical_page.View()), width=100)
+    found = what_if(trace, Changes())
+    predicted = render_text(whatif_page.whatif_page(found, whatif_page.View()), width=100)
+    for text in (paths, predicted):
+        assert "evil" in text
+        assert "\x1b" not in text
+
+
+def test_fixture_of_an_engine_tells_tokens():
+    (path,) = FIXTURES.glob("**/before-graph-TP-0.trace.json.zst")
+    found = what_if(loaded(path), Changes())
+    assert found.batch_size == 8
+    assert found.recorded_tokens_per_s == pytest.approx(8e9 / found.recorded_wall_ns)

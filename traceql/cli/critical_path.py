@@ -1,0 +1,53 @@
+"""`traceql critical-path`: the chain of calls, kernels and waits that makes a step as long as it is."""
+
+import click
+
+from traceql.cli.request import Request, takes_request
+
+TOP = 15
+"""Parts on a page and in JSON, unless told otherwise."""
+
+
+@click.command("critical-path", epilog="Example: traceql critical-path traces/ --stage decode --by step")
+@click.option(
+    "--by",
+    type=click.Choice(["part", "step", "stretch"]),
+    help="Only this table; stretch, every stretch of every path, as csv or parquet only. "
+    "csv and parquet hold one table [default: part], json all but stretch.",
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N",
+              help=f"The N parts with most time. [default: {TOP} in table, markdown and json, else all]")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="All parts, not only those with most time.")
+@click.option("--full-names", is_flag=True, help="Kernel names never cut.")
+@takes_request()
+def command(
+    request: Request,
+    *,
+    by: str | None,
+    top: int | None,
+    every: bool,
+    full_names: bool,
+) -> None:
+    """What makes a step as long as it is: its critical path.
+
+    TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
+    Several, a folder or a pattern are the ranks of a run (--force: even if they look like different jobs).
+    The path leads back from the next step's first activity, from each moment to what it had to wait for.
+    Only what lies on it can make the step shorter. Complete steps are counted.
+    """
+    if every and top is not None:
+        raise click.UsageError("--all and --top exclude each other.")
+    if by == "stretch" and not request.is_data:
+        raise click.UsageError("--by stretch is data: name --format csv or parquet")
+    request.check_output()
+
+    from traceql.analyses.critical_path import critical_paths  # noqa: PLC0415 - polars: only when it is used
+    from traceql.report import critical_page  # noqa: PLC0415
+
+    found = critical_paths(request.trace(), request.selection())
+    shown = None if every else top or (None if request.is_data else TOP)
+    request.write(
+        page=lambda: critical_page.critical_page(found, critical_page.View(by, shown, full_names)),
+        table=lambda: critical_page.table_of(found, by or "part", shown),
+        document=lambda: critical_page.to_json(found, shown),
+    )
