@@ -18,7 +18,8 @@ import msgspec
 
 from traceql.capture.compare import compare_probes
 from traceql.capture.manifest import Manifest, read_manifest, write_manifest
-from traceql.capture.run import capture
+from traceql.capture.profile import Plan, made_profile
+from traceql.capture.run import TRACES, capture
 from traceql.capture.server import ending_on_signals
 from traceql.capture.session import TraceFacts
 from traceql.cli.capture import capture_options, make_settings, show, told_progress, trace_facts
@@ -56,14 +57,19 @@ def quick_facts(path: Path) -> TraceFacts:
 def finished(folder: Path) -> Manifest:
     """The manifest of a capture with what its traces say, written back."""
     manifest = read_manifest(folder)
-    facts = {file.path: trace_facts(folder / file.path) for file in manifest.profile.files}
-    files = tuple(
-        msgspec.structs.replace(file, n_steps=facts[file.path].n_steps, step_ns=facts[file.path].step_ns,
-                                gpu=facts[file.path].gpu)
-        for file in manifest.profile.files
-    )  # fmt: skip
-    profile = msgspec.structs.replace(manifest.profile, files=files)
-    whole = msgspec.structs.replace(manifest, profile=profile)
+    asked = manifest.profile
+    plan = Plan(
+        n_steps=asked.n_steps,
+        warmup_steps=asked.warmup_steps,
+        stage=asked.stage,
+        with_stack=asked.with_stack,
+        record_shapes=asked.record_shapes,
+        folder=folder / TRACES,
+        timeout_s=0,
+    )
+    found = [(folder / file.path, trace_facts(folder / file.path)) for file in asked.files]
+    profile, problems = made_profile(found, plan, n_attempts=asked.n_attempts, by=asked.by)
+    whole = msgspec.structs.replace(manifest, profile=profile, problems=problems)
     write_manifest(whole, folder)
     return whole
 
@@ -91,8 +97,11 @@ def record(server_command: tuple[str, ...], **options: Any) -> None:
 def finish(folders: tuple[Path, ...]) -> None:
     """Reads the traces; of two captures, before and after, shows the difference."""
     manifests = [finished(folder) for folder in folders]
+    for problem in (problem for manifest in manifests for problem in manifest.problems):
+        print(problem, file=sys.stderr)
     if len(manifests) == 2:
-        show(page(*manifests, compare_probes(*manifests)))
+        before, after = manifests
+        show(page(before, after, compare_probes(before, after)))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,10 @@ def coverage(n_steps: int, rho: float, n_recordings: int, *, with_outliers: bool
 def main() -> None:
     """Prints the table."""
     n_recordings = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    print(f"{n_recordings} pairs of recordings a cell; the interval is to hold 95 %\n")
+    print("# How often the interval of a change holds the true one\n")
+    print(f"Printed by `python benchmarks/coverage.py {n_recordings}`. Two recordings of equal steps, AR(1) with lag-1")
+    print("autocorrelation ρ, as many steps each; with outliers one step in 30 is ten standard deviations longer.")
+    print(f"{n_recordings} pairs a cell; the interval is to hold 95 %.\n")
     print("| steps | outliers |" + "".join(f" ρ = {rho} |" for rho in RHOS))
     print("|---|---|" + "---|" * len(RHOS))
     for n_steps in STEPS:

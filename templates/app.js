@@ -50,7 +50,7 @@
 
   /** The number that a cell begins with, in the smallest unit; null for none (unknown, or a text). */
   function numberIn(text) {
-    const found = /^[<~≥]?\s*([-−]?[\d,]*\.?\d+)\s*([^\s\d–-]*)/u.exec(text.trim());
+    const found = /^[<~≥]?\s*([-−+]?[\d,]*\.?\d+)\s*([^\s\d–-]*)/u.exec(text.trim());
     if (!found) {
       return null;
     }
@@ -64,9 +64,9 @@
       const text = row.cells[index].textContent.trim();
       return { row, place, text, number: numberIn(text) };
     });
-    const known = rows.filter((each) => each.text && each.text !== "—");
+    const missing = (each) => !each.text || each.text.startsWith("—");
+    const known = rows.filter((each) => !missing(each));
     const isNumeric = known.length > 0 && known.every((each) => each.number !== null);
-    const missing = (each) => !each.text || each.text === "—";
     const order = (a, b) => (isNumeric ? a.number - b.number : a.text.localeCompare(b.text, "en", { numeric: true }));
     rows.sort((a, b) => missing(a) - missing(b) || (missing(a) ? 0 : order(a, b) * (descending ? -1 : 1)) || a.place - b.place);
     body.append(...rows.map((each) => each.row));
@@ -75,6 +75,9 @@
   function makeSortable(table) {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, index) => {
+      if (!head.textContent.trim()) {
+        return;
+      }
       const button = make("button", { type: "button" }, head.textContent);
       head.replaceChildren(button);
       button.addEventListener("click", () => {
@@ -284,6 +287,49 @@
     }
   }
 
+  // --- steps as dots
+
+  class Dots {
+    constructor(figure) {
+      this.figure = figure;
+      this.data = dataOf(figure);
+      this.lanes = all("tbody tr", figure).map((row) => ({ label: one("th", row).textContent, svg: one("svg", row) }));
+      this.at = [0, -1];
+      const map = one(".map", figure);
+      map.addEventListener("mousemove", (event) => this.point(event));
+      map.addEventListener("keydown", (event) => this.press(event));
+    }
+
+    /** Shows the step nearest to the pointer. */
+    point(event) {
+      const lane = this.lanes.findIndex((each) => each.svg.contains(event.target));
+      if (lane < 0) {
+        return;
+      }
+      const box = this.lanes[lane].svg.getBoundingClientRect();
+      const distance = ([, x, y]) => Math.hypot(box.left + x / 1000 * box.width - event.clientX, box.top + y / 100 * box.height - event.clientY);
+      const nearest = this.data[lane].reduce((best, dot, place, dots) => (distance(dot) < distance(dots[best]) ? place : best), 0);
+      this.show(lane, nearest);
+    }
+
+    press(event) {
+      const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (move) {
+        event.preventDefault();
+        this.show(this.at[0] + move[0], this.at[1] + move[1]);
+      }
+    }
+
+    show(lane, place) {
+      const row = clamp(lane, 0, this.lanes.length - 1);
+      this.at = [row, clamp(place, 0, this.data[row].length - 1)];
+      const [step, x, y, said] = this.data[row][this.at[1]];
+      one(".on", this.figure)?.remove();
+      this.lanes[row].svg.append(draw("path", { class: "on", d: `M${x} ${y}h0` }));
+      one(".said", this.figure).textContent = `${this.lanes[row].label}, step ${step}: ${said}`;
+    }
+  }
+
   // --- the strip of one step
 
   const LANE = 26;
@@ -444,6 +490,7 @@
       return step ? bars.some((each) => each.goTo(Number(step[1]))) : strips.some((each) => each.goTo(id));
     };
     all("figure.heat").forEach((figure) => new Heat(figure, goTo));
+    all("figure.dots").forEach((figure) => new Dots(figure));
     document.addEventListener("click", (event) => {
       const button = event.target.closest?.("button.copy");
       const link = event.target.closest?.('a[href^="#"]');

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 from chromium import Chromium, find_chromium
-from report_pages import GRAPH, HOSTILE, RUN, hostile_file, rendered
+from report_pages import (
+    AFTER_GRAPH,
+    GRAPH,
+    HOSTILE,
+    POOL_RUN,
+    RUN,
+    compared,
+    hostile_diff,
+    hostile_file,
+    rendered,
+    rendered_diff,
+)
 
 from traceql import fmt
 
@@ -39,6 +50,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = {name: folder / f"{name}.html" for name in made}
     for name, traces in made.items():
         files[name].write_text(rendered(*traces).html)
+    return files
+
+
+@pytest.fixture(scope="module")
+def diff_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("diff-pages")
+    made = {"graph": compared(GRAPH, AFTER_GRAPH), "run": compared(POOL_RUN, RUN), "hostile": hostile_diff(folder)}
+    files = {name: folder / f"{name}.html" for name in made}
+    for name, found in made.items():
+        files[name].write_text(rendered_diff(found).html)
     return files
 
 
@@ -355,6 +376,154 @@ def test_assets_beside_the_page(browser, tmp_path):
     assert {url.rsplit("/", 1)[-1] for url in browser.requests()} == {"page.html", *made.files}
 
 
+# --- the page of a comparison
+
+
+@pytest.mark.parametrize("name", ["graph", "run", "hostile"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_comparison_loads_quietly_and_draws(browser, diff_pages, name, width):
+    assert browser.open(diff_pages[name], width=width) < 2
+    assert browser.complaints() == []
+    assert browser.requests() == [diff_pages[name].resolve().as_uri()]
+    assert browser.ask("document.documentElement.scrollWidth") == width
+    assert is_seen(browser, ".tiles .verdict .value")
+    size = "(r => Math.min(r.width, r.height))(document.querySelector('{}').getBoundingClientRect())"
+    for figure in (".spans .track", ".spans .track i", ".dots .lane svg"):
+        assert browser.ask(size.format(figure)) > 10, figure
+    n_dots = browser.ask("document.querySelector('.dots .marks').getAttribute('d').split('M').length - 1")
+    assert n_dots == {"graph": 29, "run": 2, "hostile": 9}[name]
+    shades = browser.ask("document.querySelectorAll('.deltas td[class*=less]').length")
+    assert shades > 3 or name == "hostile"  # that trace has no layers
+
+
+def test_the_bars_of_the_waterfall_meet(browser, diff_pages):
+    browser.open(diff_pages["graph"])
+    bars = browser.ask(
+        "[...document.querySelectorAll('.spans')[0].querySelectorAll('.track i')].map(i => "
+        "(r => [i.className, r.left, r.right])(i.getBoundingClientRect()))"
+    )
+    assert bars[0][0] == bars[-1][0] == "whole"
+    at = bars[0][2]
+    for tone, left, right in bars[1:-1]:
+        begin, end = (right, left) if tone == "less" else (left, right)
+        assert begin == pytest.approx(at, abs=2.1)  # what is shorter than two pixels is drawn as two
+        at = end
+    assert bars[-1][2] == pytest.approx(at, abs=2.1)
+
+
+def diff_column(browser: Chromium, number: int) -> list[str]:
+    return texts(browser, f"#kernels tbody tr:not([hidden]) td:nth-child({number})")
+
+
+def test_changes_are_sorted_with_their_signs(browser, diff_pages):
+    browser.open(diff_pages["graph"])
+    browser.click("#kernels th:nth-child(1) button")
+    changes = [float(each.replace("−", "-").replace(",", "")) for each in diff_column(browser, 1)]
+    assert changes == sorted(changes, reverse=True)
+    assert changes[0] > 0 > changes[-1]
+    browser.click("#kernels th:nth-child(5) button")
+    calls = diff_column(browser, 5)
+    known = [float(each.split(" ")[0].replace(",", "")) for each in calls if not each.startswith("—")]
+    assert known == sorted(known, reverse=True)
+    assert calls[-1].startswith("—")  # a new kernel had no length before
+
+
+def test_gone_kernels_are_found(browser, diff_pages):
+    browser.open(diff_pages["graph"])
+    browser.click("#kernels input[type=search]")
+    browser.type("gone")
+    assert diff_column(browser, 6) == ["gone"]
+    assert text(browser, "#kernels output") == "1 of 43"
+
+
+def test_steps_as_dots_by_keyboard_and_mouse(browser, diff_pages):
+    browser.open(diff_pages["graph"])
+    browser.ask("document.querySelector('.dots .map').focus()")
+    browser.press("ArrowRight")
+    assert text(browser, ".dots .said").startswith("before, step 0: ")
+    for key in ("ArrowRight", "ArrowDown"):
+        browser.press(key)
+    assert text(browser, ".dots .said").startswith("after, step 1: ")
+    assert browser.ask("document.querySelectorAll('.dots .on').length") == 1
+    browser.ask("document.querySelector('.dots .map').scrollIntoView({block: 'center', behavior: 'instant'})")
+    place = browser.ask("JSON.parse(document.querySelector('.dots script').textContent)[0][17]")
+    box = browser.ask(
+        "(r => [r.x, r.y, r.width, r.height])(document.querySelector('.dots .lane svg').getBoundingClientRect())"
+    )
+    browser.click_at(box[0] + box[2] * place[1] / 1000, box[1] + box[3] * place[2] / 100)
+    assert text(browser, ".dots .said") == f"before, step {place[0]}: {place[3]}"
+
+
+def test_hostile_names_in_a_comparison_do_nothing(browser, diff_pages):
+    browser.open(diff_pages["hostile"])
+    browser.click("#kernels .whole")
+    assert {fmt.visible(name) for name in HOSTILE} <= set(texts(browser, "#kernels code.name"))
+    browser.ask("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    assert browser.ask("window.hacked") is None
+    assert browser.ask("document.images.length + document.querySelectorAll('main b').length") == 0
+    assert browser.complaints() == []
+    assert browser.requests() == [diff_pages["hostile"].resolve().as_uri()]
+
+
+def test_a_comparison_is_reached_with_tab(browser, diff_pages):
+    browser.open(diff_pages["run"])
+    kinds: set[str] = set()
+    for _ in range(120):
+        browser.press("Tab")
+        kinds.add(browser.ask("(e => e.className || e.tagName.toLowerCase())(document.activeElement)"))
+    assert {"skip", "a", "button", "summary", "scroll", "map", "input", "copy"} <= kinds
+    assert browser.ask("[...document.querySelectorAll('th button')].every(each => each.textContent.trim())")
+
+
+# How the text of a cell of some class stands out from its ground (WCAG 2: 4.5 is asked for).
+CONTRAST = """
+(name => {
+  const cell = document.createElement('td');
+  cell.className = name;
+  document.querySelector('.deltas tr').append(cell);
+  const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map(Number).map(linear);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = getComputedStyle(cell);
+  const [a, b] = [light(style.color), light(style.backgroundColor)].sort((x, y) => y - x);
+  cell.remove();
+  return (a + 0.05) / (b + 0.05);
+})
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_figures_can_be_read_on_every_shade(browser, diff_pages, dark):
+    browser.open(diff_pages["graph"], dark=dark)
+    for name in (f"{tone}{level}" for tone in ("less", "more") for level in range(1, 6)):
+        assert browser.ask(f"{CONTRAST.strip()}('{name}')") > 4.5, name
+    colors = browser.ask(
+        "['.track .less', '.track .more'].map(e => getComputedStyle(document.querySelector(e)).backgroundColor)"
+    )
+    assert len(set(colors)) == 2
+
+
+def test_a_comparison_in_print(browser, diff_pages):
+    browser.open(diff_pages["graph"], dark=True)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.ask("getComputedStyle(document.querySelector('.track .less')).printColorAdjust") == "exact"
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "dark", "anchor"),
+    [("graph", 1280, False, ""), ("graph", 1280, True, "#steps"), ("run", 390, False, "")],
+)
+def test_pictures_of_comparisons(browser, diff_pages, name, width, dark, anchor, tmp_path):
+    """As `test_pictures`."""
+    height = 900 if width > 600 else 844
+    browser.open(diff_pages[name], width=width, height=height, dark=dark, anchor=anchor)
+    check_picture(browser, f"report-diff-{name}-{width}{'-dark' if dark else ''}.png", width, height, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "width", "dark", "anchor"),
     [("graph", 1280, False, ""), ("graph", 1280, True, "#layers"), ("run", 390, False, "#ranks")],
@@ -364,7 +533,11 @@ def test_pictures(browser, pages, name, width, dark, anchor, tmp_path):
     height = 900 if width > 600 else 844
     browser.open(pages[name], width=width, height=height, dark=dark, anchor=anchor)
     browser.wait_for(DRAWN)
-    file = f"report-{name}-{width}{'-dark' if dark else ''}.png"
+    check_picture(browser, f"report-{name}-{width}{'-dark' if dark else ''}.png", width, height, tmp_path)
+
+
+def check_picture(browser: Chromium, file: str, width: int, height: int, tmp_path: Path) -> None:
+    """Takes it, keeps it where golden files are renewed, and compares sizes."""
     browser.picture(tmp_path / file)
     data = (tmp_path / file).read_bytes()
     if os.environ.get("TRACEQL_UPDATE_GOLDEN") == "1":

@@ -404,7 +404,7 @@ def captured(*calls: tuple[str, int, str], around: list[dict[str, Any]] | None =
         event("cuda_runtime", "cudaStreamEndCapture", 90, 1),
     ]
     for name, ts, op in calls:
-        shapes = {"Input Dims": [[ts, 8]]}
+        shapes: dict[str, Any] = {"Input Dims": [[ts, 8]]}
         events += [event("cpu_op", op, ts - 0.5, 2, **shapes), event("cuda_runtime", name, ts, 1, correlation=ts)]
     return [*events, *(around or [])]
 
@@ -480,7 +480,9 @@ def test_a_capture_without_layers_still_tells_the_ops(tmp_path):
 
 def test_every_replay_of_a_graph(tmp_path):
     """The same capture serves each step, and a copy within a graph is a call of another name."""
-    copy = event("gpu_memcpy", "Memcpy DtoD", 5000, 1, 7, correlation=100, device=0, stream=7) | {"pid": 0}
+    copy: dict[str, Any] = event("gpu_memcpy", "Memcpy DtoD", 5000, 1, 7, correlation=100, device=0, stream=7) | {
+        "pid": 0
+    }
     again = copy | {"ts": 6000, "args": copy["args"] | {"correlation": 1100}}
     trace = replay(tmp_path, NEXT_STEP, *replayed(*GRAPH), copy, *replayed(*GRAPH, ts=1100), again)
     capture = capture_of(tmp_path, *captured(*CALLS, ("cudaMemcpyAsync", 70, "aten::copy_"), around=LAYERS))

@@ -597,3 +597,13 @@ def test_refused_steps_are_counted():
 def test_an_unknown_method_is_refused():
     with pytest.raises(InputError, match="nonsense"):
         Layering.of(loaded(TINY), "nonsense")
+
+
+def test_annotated_layers_of_a_real_server_have_blocks():
+    """An eager SGLang server with spans `layers.N` by `traceql capture --patch annotate-layers`, on an H200."""
+    trace = loaded(FIXTURES / "capture" / "annotated-eager-TP-0.trace.json.zst")
+    found, read = Layering.of(trace), Layering.of(trace, "sequence")
+    assert found.layers["method"].unique().to_list() == ["annotation"]
+    columns = ("kernel_id", "section", "model_pass", "layer", "layer_type", "block")
+    assert_frame_equal(found.placed.select(columns), read.placed.select(columns))
+    assert found.layers.group_by("step").len()["len"].unique().to_list() == [78]

@@ -1,6 +1,6 @@
 """Where each decode step's milliseconds go, from a torch.profiler trace of LLM serving.
 
-`traceql.load(path)` reads a trace; `traceql.analyses` holds one function per question.
+`traceql.load(path)` reads a trace; `traceql.analyses` holds one function per question; `traceql.diff` compares.
 """
 
 from importlib import import_module
@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from traceql import analyses
+    from traceql.diffing import diff
     from traceql.run import load_run
     from traceql.trace import Trace, load
 
 __version__ = "0.1.0"
-__all__ = ["Trace", "__version__", "analyses", "load", "load_run"]
+__all__ = ["Trace", "__version__", "analyses", "diff", "load", "load_run"]
 
-_HOMES = {"Trace": "traceql.trace", "load": "traceql.trace", "load_run": "traceql.run"}
+_HOMES = {
+    "Trace": "traceql.trace",
+    "diff": "traceql.diffing",
+    "load": "traceql.trace",
+    "load_run": "traceql.run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from traceql.analyses.comm import collectives, rank_waits
     from traceql.analyses.concurrency import comm_overlap
     from traceql.analyses.critical_path import CriticalPath, critical_paths
+    from traceql.analyses.diff import Diff, DiffOptions
     from traceql.analyses.idle import idle_gaps
     from traceql.analyses.layer_stats import LayerStats, layer_kernels, odd_layers
     from traceql.analyses.layering import Layering
     from traceql.analyses.pace import launch_stats, queue_depth, step_pace
     from traceql.analyses.rank_stats import RunSummary, summarize_run
+    from traceql.analyses.recording import Recording
     from traceql.analyses.replay_costs import Changes, Scaling
     from traceql.analyses.step_facts import typical_steps
     from traceql.analyses.summary import Selection, Summary, summarize
@@ -32,8 +34,11 @@ __all__ = [
     "CastReport",
     "Changes",
     "CriticalPath",
+    "Diff",
+    "DiffOptions",
     "LayerStats",
     "Layering",
+    "Recording",
     "RunSummary",
     "Scaling",
     "Selection",
@@ -69,8 +74,11 @@ _HOMES = {
     "CastReport": "casts",
     "Changes": "replay_costs",
     "CriticalPath": "critical_path",
+    "Diff": "diff",
+    "DiffOptions": "diff",
     "LayerStats": "layer_stats",
     "Layering": "layering",
+    "Recording": "recording",
     "RunSummary": "rank_stats",
     "Scaling": "replay_costs",
     "Selection": "summary",

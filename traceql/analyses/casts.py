@@ -70,7 +70,12 @@ _FACTS = (
     Column(
         "peak_frac", pl.Float64, "gb_per_s as a share of the device's peak; null where that is not known", nullable=True
     ),
-    Column("dtype_evidence", pl.String, "How dtypes are known: op_args, capture_trace, kernel_name, or null", nullable=True),
+    Column(
+        "dtype_evidence",
+        pl.String,
+        "How dtypes are known: op_args, capture_trace, kernel_name, or null",
+        nullable=True,
+    ),
     Column(
         "size_evidence",
         pl.String,

@@ -1,14 +1,13 @@
 """Whether step times changed: the difference of two medians, with an interval that knows that steps hang together.
 
-Consecutive steps of a recording are not independent, and one of them may be far off, so the interval is made of order
-statistics of each side, with fewer effective steps where neighbours are alike; benchmarks/coverage.py measures how
-often it holds what it should. With several recordings a side, their medians are the samples, since one process differs
-from the next by more than its own steps tell.
+Consecutive steps of a recording are not independent, and one of them may be far off, so the interval takes outliers in
+and has fewer effective steps where neighbours are alike; benchmarks/coverage.py measures how often it holds what it
+should. With several recordings a side, their medians are the samples, since one process differs from the next by more
+than its own steps tell.
 """
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -22,9 +21,16 @@ VERDICTS = ("faster", "slower", "same", "cannot tell")
 OUTLIER_MADS = 3 * 1.4826
 """Median absolute deviations from the median at which outliers begin: three standard deviations of a normal one."""
 _MOST_ALIKE = 0.95
-_LEAST_FREEDOM = 7
-"""Steps for a degree of freedom at the least: fewer make intervals wider than coverage needs (benchmarks/coverage.py)."""
-_Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+_LEAST_FREEDOM = 6
+"""Steps for a degree of freedom at the least: else intervals are wider than they need be (benchmarks/coverage.py)."""
+_FAR_MADS = 2 * 1.4826
+"""Median absolute deviations that are two standard deviations of normal values, and"""
+_CLIPPED_DEVIATION = 0.959
+"""the standard deviation that is left of 1 when normal values are clipped there."""
+_MARGIN = 0.35
+"""Standard errors of the autocorrelation by which it is taken to be higher than it looks (benchmarks/coverage.py)."""
+_MEDIAN_FACTOR = math.sqrt(math.pi / 2)
+"""Standard error of a median over that of a mean, of normal values."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,20 @@ def interval(before: Floats, after: Floats) -> Interval:
 
     Needs two values a side; the more of a side's neighbours are alike, the wider it is.
     """
-    (a_error, a_freedom), (b_error, b_freedom) = _median_error(before), _median_error(after)
-    return _interval(float(np.median(after) - np.median(before)), a_error, a_freedom, b_error, b_freedom)
+    return _interval(float(np.median(after) - np.median(before)), *_median_error(before), *_median_error(after))
 
 
 def recording_interval(before: Floats, after: Floats) -> Interval:
-    """The difference of the means of two sets of recordings, each given by its median (Welch's interval)."""
-    (a_error, a_freedom), (b_error, b_freedom) = _mean_error(before), _mean_error(after)
-    return _interval(float(after.mean() - before.mean()), a_error, a_freedom, b_error, b_freedom)
+    """The difference of the means of two sets of recordings, each given by its median (Welch's interval).
+
+    Needs two recordings on one side; a single one is taken to spread like those of the other side.
+    """
+    difference = float(after.mean() - before.mean())
+    if min(len(before), len(after)) > 1:
+        return _interval(difference, *_mean_error(before), *_mean_error(after))
+    several = before if len(before) > 1 else after
+    error, freedom = _mean_error(several)
+    return _interval(difference, math.hypot(error, float(several.std(ddof=1))), freedom, 0.0, freedom)
 
 
 def verdict(relative: Interval, min_effect: float) -> str:
@@ -71,11 +83,14 @@ def verdict(relative: Interval, min_effect: float) -> str:
 
 
 def drift(values: Floats) -> Interval | None:
-    """How much the second half of a recording differs from the first, as a share of it; None where halves are short."""
+    """How much the second half of a recording differs from the first, as a share of it.
+
+    None where halves are short, or have no length.
+    """
     half = len(values) // 2
-    if half < MIN_STEPS // 2:
-        return None
     first, second = values[:half], values[half:]
+    if half < MIN_STEPS // 2 or not np.median(first):
+        return None
     return interval(first, second).scaled(1 / float(np.median(first)))
 
 
@@ -91,36 +106,39 @@ def _interval(difference: float, a_error: float, a_freedom: float, b_error: floa
 def _median_error(values: Floats) -> tuple[float, float]:
     """Standard error of the median, and its degrees of freedom.
 
-    From the distance of the two order statistics that hold the median in `LEVEL` of cases, if so many of the n steps
-    as `n / inflation` are independent. A step farther off than outliers begin counts as one that is just so far off.
+    A step farther off than two standard deviations counts as one that is just so far off. Of n steps as many as
+    n / inflation count as independent.
     """
-    n = len(values)
-    inflation = _inflation(values)
-    reach = _Z / 2 * math.sqrt(n * inflation)
-    low, high = max(math.floor(n / 2 - reach), 0), min(math.ceil(n / 2 + reach), n - 1)
+    n, kept = len(values), _clipped(values)
+    inflation = _inflation(kept)
+    error = _MEDIAN_FACTOR * float(kept.std(ddof=1)) / _CLIPPED_DEVIATION * math.sqrt(inflation / n)
+    return error, max(n / inflation - 1, n / _LEAST_FREEDOM)
+
+
+def _clipped(values: Floats) -> Floats:
+    """Far values moved nearer to the median; all as they are where most are the same."""
     middle = np.median(values)
-    limit = OUTLIER_MADS * np.median(np.abs(values - middle))
-    ordered = np.sort(np.clip(values, middle - limit, middle + limit))
-    return float(ordered[high] - ordered[low]) / (2 * _Z), max(n / inflation - 1, n / _LEAST_FREEDOM)
+    limit = _FAR_MADS * np.median(np.abs(values - middle))
+    return np.clip(values, middle - limit, middle + limit) if limit else values
 
 
 def _inflation(values: Floats) -> float:
-    """By how much the variance of a median grows because neighbours are alike: (1 + r) / (1 − r).
+    """By how much the variance grows because neighbours are alike: (1 + r) / (1 − r).
 
-    r is the lag-1 autocorrelation of the signs of deviations from the median, which an outlier cannot sway, freed of
-    its bias in short series, plus one standard error; never below 0: what alternates is taken as independent.
+    r is the lag-1 autocorrelation, freed of its bias in short series and with a margin for its own error; never below
+    0: what alternates is taken as independent.
     """
     n = len(values)
-    signs = np.sign(values - np.median(values))
-    centred = signs - signs.mean()
-    total = float((centred**2).sum())
-    r = float((centred[1:] * centred[:-1]).sum()) / total if total else 0.0
-    r += (1 + 3 * r) / n + 1 / math.sqrt(n)
+    deviations = values - values.mean()
+    total = float((deviations**2).sum())
+    r = float((deviations[1:] * deviations[:-1]).sum()) / total if total else 0.0
+    r += (1 + 3 * r) / n + _MARGIN / math.sqrt(n)
     r = min(max(r, 0.0), _MOST_ALIKE)
     return min((1 + r) / (1 - r), n / 2)
 
 
 def _mean_error(values: Floats) -> tuple[float, float]:
+    """Standard error of the mean of independent values, and its degrees of freedom."""
     return float(values.std(ddof=1)) / math.sqrt(len(values)), float(len(values) - 1)
 
 

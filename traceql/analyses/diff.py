@@ -6,15 +6,23 @@ that categories and idle time add up to the change of the mean step exactly, swa
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from traceql.analyses import change
 from traceql.analyses.change import Interval
-from traceql.analyses.diff_kernels import kernel_changes, replacements
-from traceql.analyses.diff_tables import COLLECTIVE_CHANGES, DIFFERENCES, ROLE_CHANGES, WATERFALL, Totals, deltas
+from traceql.analyses.diff_kernels import Sequences, kernel_changes, replacements
+from traceql.analyses.diff_tables import (
+    COLLECTIVE_CHANGES,
+    COMPARED_STEPS,
+    DIFFERENCES,
+    ROLE_CHANGES,
+    WATERFALL,
+    Totals,
+    deltas,
+)
 from traceql.analyses.pace import HOST_BOUND_FRAC
 from traceql.analyses.recording import Facts, Recording
 from traceql.arrays import Floats
@@ -24,6 +32,8 @@ MIN_EFFECT = 0.01
 """The smallest change of the step time that matters, as a share of it, unless told otherwise."""
 _KEY = ["rank", "device", "step"]
 _HOST_CAUSES = ("launch", "sync")
+COMMUNICATION = "comm"
+"""The category of collectives."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,14 @@ class Side:
     """Of each recording the wall of each step in ns, mean over ranks, in order of time."""
 
     @property
+    def ranks(self) -> list[int]:
+        """The ranks of its steps."""
+        return self.frame("steps")["rank"].unique().sort().to_list()
+
+    @property
     def median_wall_ns(self) -> float:
         """Median step; of several recordings the mean of their medians."""
-        return float(np.mean([np.median(walls) for walls in self.walls]))
+        return median_of(self.walls)
 
     @property
     def mean_wall_ns(self) -> float:
@@ -71,6 +86,22 @@ class Side:
             for number, recording in enumerate(self.recordings)
         ]
         return pl.concat(frames)
+
+    def times(self, kind: str, name: str | None = None) -> tuple[Floats, ...]:
+        """Of each recording the time that each step had for a category or for idle time; as `walls`."""
+        wanted = (pl.col("kind") == kind) & (pl.lit(value=True) if name is None else pl.col("name") == name)
+        found: list[Floats] = []
+        for recording in self.recordings:
+            sums = recording.shares.filter(wanted).group_by(_KEY).agg(share_ns=pl.sum("wall_ns"))
+            steps = recording.steps.join(sums, on=_KEY, how="left", validate="1:1")
+            found.append(_by_step(steps.with_columns(pl.col("share_ns").fill_null(0)), "share_ns"))
+        return tuple(found)
+
+    @property
+    def kernel_ns(self) -> int:
+        """Kernel time of all steps without communication."""
+        shares = self.frame("shares").filter(pl.col("name") != COMMUNICATION)
+        return int(shares["kernel_ns"].sum())
 
     @property
     def host_idle_frac(self) -> float:
@@ -114,8 +145,12 @@ class Diff:
     """Table `replacements`."""
     collectives: pl.DataFrame
     """Table `collective_changes`."""
+    steps: pl.DataFrame
+    """Table `compared_steps`."""
     differences: pl.DataFrame
     """Table `differences`: in what else the recordings differ."""
+    n_left_out: tuple[int, int]
+    """Complete steps before and after that are not compared."""
 
     @property
     def delta_ns(self) -> float:
@@ -125,7 +160,8 @@ class Diff:
     @property
     def relative(self) -> Interval | None:
         """The interval as a share of the step before."""
-        return self.interval.scaled(1 / self.before.median_wall_ns) if self.interval else None
+        median_ns = self.before.median_wall_ns
+        return self.interval.scaled(1 / median_ns) if self.interval and median_ns else None
 
     @property
     def is_comparable(self) -> bool:
@@ -157,9 +193,11 @@ def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffO
         waterfall=_waterfall(a, b),
         roles=_role_changes(a, b),
         kernels=kernel_changes(Totals(a.frame("kernels"), a.n_steps), Totals(b.frame("kernels"), b.n_steps)),
-        replacements=replacements(a.frame("sequences"), b.frame("sequences")),
+        replacements=replacements(*(Sequences(s.frame("sequences"), s.frame("kernels"), s.n_steps) for s in sides)),
         collectives=_collective_changes(a, b),
+        steps=_compared(a, b),
         differences=_differences(a, b, before, after),
+        n_left_out=(_height(before) - a.n_steps, _height(after) - b.n_steps),
     )
 
 
@@ -218,25 +256,37 @@ def _side(
     has_kind = any(recording.steps.filter(wanted & of_kind).height for recording in recordings)
     if options.stage is not None or options.batch_size is not None or has_kind:
         wanted &= of_kind
-    chosen = tuple(_only(recording, recording.steps.filter(wanted)) for recording in recordings)
+    every = (recording.only(wanted) for recording in recordings)
+    chosen = tuple(recording for recording in every if recording.steps.height)
     n_steps = sum(recording.steps.height for recording in chosen)
     if not n_steps:
         raise MissingDataError(
             f"{recordings[0].facts.name} has no complete step of those compared",
             "Choose others with --stage, --batch-size or --steps; the last step of a recording is never complete.",
         )
-    walls = tuple(_step_walls(recording.steps) for recording in chosen if recording.steps.height)
+    walls = tuple(_by_step(recording.steps, "wall_ns") for recording in chosen)
     return Side(chosen, n_steps, walls)
 
 
-def _only(recording: Recording, steps: pl.DataFrame) -> Recording:
-    tables = ("shares", "kernels", "roles", "collectives")
-    kept = {name: getattr(recording, name).join(steps, on=_KEY, how="semi", maintain_order="left") for name in tables}
-    return replace(recording, steps=steps, **kept)
+def _by_step(steps: pl.DataFrame, column: str) -> Floats:
+    """A column of each step, mean over its ranks and devices, in order of steps."""
+    return steps.group_by("step").agg(pl.mean(column)).sort("step")[column].to_numpy()
 
 
-def _step_walls(steps: pl.DataFrame) -> Floats:
-    return steps.group_by("step").agg(pl.mean("wall_ns")).sort("step")["wall_ns"].to_numpy()
+def median_of(values: Sequence[Floats]) -> float:
+    """The median; of several recordings the mean of their medians."""
+    return float(np.mean([np.median(each) for each in values]))
+
+
+def _height(recordings: Sequence[Recording]) -> int:
+    return sum(recording.steps.height for recording in recordings)
+
+
+def _compared(before: Side, after: Side) -> pl.DataFrame:
+    sides = (
+        side.frame("steps").with_columns(side=pl.lit(name)) for name, side in (("before", before), ("after", after))
+    )
+    return COMPARED_STEPS.check(pl.concat(sides).select(COMPARED_STEPS.names))
 
 
 # --- the verdict ---
@@ -247,26 +297,31 @@ def _judged(before: Side, after: Side, options: DiffOptions) -> tuple[Interval |
     pairs = zip(before.walls, after.walls, strict=False)
     if len(before.walls) == len(after.walls) and all(np.array_equal(a, b) for a, b in pairs):
         return Interval(0.0, 0.0, 0.0), "same", None
-    few = [side for side in (before, after) if min(len(walls) for walls in side.walls) < change.MIN_STEPS]
-    if few:
-        n = min(len(walls) for side in few for walls in side.walls)
-        return None, "cannot tell", f"{n} complete steps are fewer than {change.MIN_STEPS}"
-    found = _interval(before, after)
+    n_steps = min(sum(map(len, side.walls)) for side in (before, after))
+    if n_steps < change.MIN_STEPS:
+        return None, "cannot tell", f"{n_steps} complete steps on a side; it takes {change.MIN_STEPS}"
+    if not before.median_wall_ns:
+        return None, "cannot tell", "the median step before has no length"
+    found = interval_of(before.walls, after.walls)
     relative = found.scaled(1 / before.median_wall_ns)
     verdict = change.verdict(relative, options.min_effect)
     if verdict == "cannot tell":
-        return found, verdict, "the change may be more or less than the smallest that matters"
+        return found, verdict, f"too uncertain: a change of {options.min_effect * 100:g} % matters"
     drifted = _largest_drift(before, after)
     if verdict != "same" and abs(drifted) >= abs(relative.difference):
         return found, "cannot tell", "step times drift within a recording as much as they differ between the two"
     return found, verdict, None
 
 
-def _interval(before: Side, after: Side) -> Interval:
-    if min(len(before.walls), len(after.walls)) > 1:
-        a, b = (np.array([np.median(walls) for walls in side.walls]) for side in (before, after))
+def interval_of(before: Sequence[Floats], after: Sequence[Floats]) -> Interval:
+    """The change of the median of two sides' values per step, an array a recording.
+
+    Recordings are the samples where a side has several.
+    """
+    if max(len(before), len(after)) > 1:
+        a, b = (np.array([np.median(values) for values in side]) for side in (before, after))
         return change.recording_interval(a, b)
-    return change.interval(np.concatenate(before.walls), np.concatenate(after.walls))
+    return change.interval(before[0], after[0])
 
 
 def _largest_drift(before: Side, after: Side) -> float:
@@ -304,15 +359,25 @@ def _role_changes(before: Side, after: Side) -> pl.DataFrame:
 
 def _collective_changes(before: Side, after: Side) -> pl.DataFrame:
     """Kernel time of collectives, told apart into waiting and the rest where all were matched across ranks."""
+    ranks = sorted({*before.ranks, *after.ranks})
+    frames = [_of_rank(before, after, rank) for rank in (None, *(ranks if len(ranks) > 1 else ()))]
+    return COLLECTIVE_CHANGES.check(pl.concat(frames).sort("kind", "rank", nulls_last=False))
+
+
+def _of_rank(before: Side, after: Side, rank: int | None) -> pl.DataFrame:
+    """The collectives of a rank, per step of it; those of all without."""
 
     def totals(side: Side) -> Totals:
+        rows, steps = side.frame("collectives"), side.frame("steps")
+        if rank is not None:
+            rows, steps = rows.filter(rank=rank), steps.filter(rank=rank)
         waiting = pl.when(pl.col("waiting_ns").null_count() == 0).then(pl.sum("waiting_ns")).cast(pl.Int64)
-        by_kind = side.frame("collectives").group_by("kind")
-        rows = by_kind.agg(pl.sum("n_kernels"), total_ns=pl.sum("kernel_ns"), waiting_ns=waiting)
-        return Totals(rows, side.n_steps)
+        by_kind = rows.group_by("kind")
+        sums = by_kind.agg(pl.sum("n_kernels"), total_ns=pl.sum("kernel_ns"), waiting_ns=waiting)
+        return Totals(sums, steps.height or 1)
 
     rows = deltas(totals(before), totals(after), ["kind"])
-    return COLLECTIVE_CHANGES.check(rows.sort("kind").select(COLLECTIVE_CHANGES.names))
+    return rows.with_columns(rank=pl.lit(rank, pl.Int16)).select(COLLECTIVE_CHANGES.names)
 
 
 # --- what else differs ---
@@ -321,9 +386,16 @@ def _collective_changes(before: Side, after: Side) -> pl.DataFrame:
 def _differences(
     before: Side, after: Side, all_before: Sequence[Recording], all_after: Sequence[Recording]
 ) -> pl.DataFrame:
-    """Facts in which the recordings differ; of each whether step times are not comparable because of it."""
+    """Facts in which the recordings differ; of each whether step times are not comparable because of it.
+
+    What one side does not tell may be the same.
+    """
     a, b = (_described(side, recordings) for side, recordings in ((before, all_before), (after, all_after)))
-    rows = [(fact, a[fact], b[fact], fact in _BREAKING) for fact in a if a[fact] != b[fact]]
+    rows = [
+        (fact, a[fact], b[fact], fact in _BREAKING and None not in (a[fact], b[fact]))
+        for fact in a
+        if a[fact] != b[fact]
+    ]
     return DIFFERENCES.check(pl.DataFrame(rows, schema=DIFFERENCES.schema, orient="row"))
 
 
@@ -344,7 +416,7 @@ def _described(side: Side, recordings: Sequence[Recording]) -> dict[str, str | N
         "NCCL": told("nccl_version"),
         "world size": told("world_size"),
         "ranks recorded": told("n_ranks"),
-        "stage": _listed(steps["stage"]),
+        "stage": _listed(steps["stage"].replace("unknown", None)),
         "batch size": _listed(steps["batch_size"]),
         "layers a step": _listed(steps["n_layers"].filter(steps["n_layers"] > 0)),
         "launched by": "CUDA graphs" if side.graph_frac > 0.5 else "the host, kernel by kernel",

@@ -1,7 +1,11 @@
 """Which kernels changed between two sides, and which took the place of which."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import Any
 
 import polars as pl
 
@@ -57,32 +61,89 @@ def _split() -> dict[str, pl.Expr]:
     return {"by_count_ns": (m - n) * (d + e) / 2, "by_call_ns": (e - d) * (n + m) / 2}
 
 
-def replacements(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """Table `replacements` of two sides' `sequences`: layers of types with one label, aligned kernel by kernel.
+@dataclass(frozen=True)
+class Sequences:
+    """One side's typical layers, and what their kernels take in its steps."""
 
-    Of several recordings the first counts. A kernel is known by its name without template arguments where that is
-    unique to it, so that another GEMM tile is another kernel, and the same kernel for another dtype too.
+    sequences: pl.DataFrame
+    """Table `sequences` with `recording`; of several recordings the first counts."""
+    kernels: pl.DataFrame
+    """Table `step_kernels` with `recording`."""
+    n_steps: int
+
+    def layers(self) -> dict[str, list[dict[str, Any]]]:
+        """The kernels of each role in order: name, short_name, n_per_step and ns_per_step.
+
+        What a name takes in its role is shared evenly among the places in the layer at which it runs.
+        """
+        first = self.sequences.filter(pl.col("recording") == 0)
+        sums = self.kernels.group_by("role", "name").agg(pl.sum("n_kernels"), pl.sum("kernel_ns"))
+        shared = pl.len().over("role", "name") * self.n_steps
+        rows = first.join(sums, on=["role", "name"], how="left", validate="m:1").with_columns(
+            n_per_step=pl.col("n_kernels").fill_null(0) / shared, ns_per_step=pl.col("kernel_ns").fill_null(0) / shared
+        )
+        found = rows.sort("role", "position").partition_by("role", as_dict=True, maintain_order=True)
+        return {str(role): frame.to_dicts() for (role,), frame in found.items()}
+
+
+def replacements(before: Sequences, after: Sequences) -> pl.DataFrame:
+    """Table `replacements`: layers of types with one label, aligned kernel by kernel.
+
+    Kernels are known by their full names: another GEMM tile is another kernel, and the same kernel for another dtype
+    too. One that is only elsewhere in the layer has not been replaced.
     """
-    rows: list[tuple[object, ...]] = []
-    for (role,), of_role in before.filter(pl.col("recording") == 0).group_by("role", maintain_order=True):
-        other = after.filter((pl.col("recording") == 0) & (pl.col("role") == role))
-        if other.height:
-            rows += [(role, *row) for row in _replaced(of_role, other)]
-    frame = pl.DataFrame(rows, schema=REPLACEMENTS.schema, orient="row")
-    change_ns = (pl.col("after_ns") - pl.col("before_ns")).abs()
-    return REPLACEMENTS.check(frame.sort(change_ns * -1, "role", "position"))
+    layers = before.layers(), after.layers()
+    rows = [
+        {"role": role, **row}
+        for role, kernels in layers[0].items()
+        if role in layers[1]
+        for row in _replaced(kernels, layers[1][role])
+    ]
+    frame = pl.DataFrame(rows, schema=REPLACEMENTS.schema)
+    return REPLACEMENTS.check(frame.sort(pl.col("delta_ns").abs() * -1, "role", "position"))
 
 
-def _replaced(before: pl.DataFrame, after: pl.DataFrame) -> Iterator[tuple[object, ...]]:
-    names = before["name"].to_list(), after["name"].to_list()
-    for tag, i, j, k, m in SequenceMatcher(a=names[0], b=names[1], autojunk=False).get_opcodes():
-        if tag != "equal":
-            gone, come = before.slice(i, j - i), after.slice(k, m - k)
-            yield (
-                i, _joined(gone), _joined(come), int(gone["dur_ns"].sum()), int(come["dur_ns"].sum()),
-                gone.height, come.height,
-            )  # fmt: skip
+def aligned(before: Sequence[str], after: Sequence[str]) -> list[tuple[int | None, int | None]]:
+    """Two sequences of names side by side: numbers of both, None where the other side has one more."""
+    pairs: list[tuple[int | None, int | None]] = []
+    for _, i, j, k, m in SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes():
+        pairs += zip_longest(range(i, j), range(k, m))
+    return pairs
 
 
-def _joined(kernels: pl.DataFrame) -> str | None:
-    return " + ".join(kernels["short_name"].to_list()) or None
+def _replaced(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    names = [[kernel["name"] for kernel in side] for side in (before, after)]
+    codes = SequenceMatcher(a=names[0], b=names[1], autojunk=False).get_opcodes()
+    places = [(i, before[i:j], after[k:m]) for tag, i, j, k, m in codes if tag != "equal"]
+    moved = Counter(kernel["name"] for _, gone, _ in places for kernel in gone)
+    moved &= Counter(kernel["name"] for _, _, come in places for kernel in come)
+    left = Counter(moved), Counter(moved)
+    for position, *sides in places:
+        gone, come = (_unmoved(kernels, of) for kernels, of in zip(sides, left, strict=True))
+        if gone or come:
+            yield {"position": position, **_summed("before", gone), **_summed("after", come),
+                   "delta_ns": _sum(come, "ns_per_step") - _sum(gone, "ns_per_step")}  # fmt: skip
+
+
+def _unmoved(kernels: list[dict[str, Any]], moved: Counter[str]) -> list[dict[str, Any]]:
+    """The kernels that the other side does not have elsewhere; takes those that it has off the count."""
+    rest: list[dict[str, Any]] = []
+    for kernel in kernels:
+        if moved[kernel["name"]] > 0:
+            moved[kernel["name"]] -= 1
+        else:
+            rest.append(kernel)
+    return rest
+
+
+def _summed(side: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        side: " + ".join(kernel["short_name"] for kernel in kernels) or None,
+        f"{side}_n_kernels": len(kernels),
+        f"{side}_n_per_step": _sum(kernels, "n_per_step"),
+        f"{side}_ns_per_step": _sum(kernels, "ns_per_step"),
+    }
+
+
+def _sum(kernels: list[dict[str, Any]], column: str) -> float:
+    return float(sum(kernel[column] for kernel in kernels))

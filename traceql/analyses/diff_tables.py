@@ -62,34 +62,42 @@ REPLACEMENTS = Table(
     "replacements",
     "One row per place in a layer type at which other kernels run than before. Largest change of time first.",
     Column("role", pl.String, "The layer type's label"),
-    Column("position", pl.Int64, "Of the first of them in the layer before"),
-    Column(
-        "before",
-        pl.String,
-        "Readable names of the kernels before, in order; null where some were only added",
-        nullable=True,
-    ),
-    Column(
-        "after",
-        pl.String,
-        "Readable names of the kernels after, in order; null where some were only taken out",
-        nullable=True,
-    ),
-    Column("before_ns", pl.Int64, "Their duration in a typical layer before"),
-    Column("after_ns", pl.Int64, "Their duration in a typical layer after"),
-    Column("n_before", pl.Int64, "Number of kernels before"),
-    Column("n_after", pl.Int64, "Number of kernels after"),
+    Column("position", pl.Int64, "Of the first of them in the layer before, streams one after the other"),
+    Column("before", pl.String, "Kernels before, in order; null where some were only added", nullable=True),
+    Column("after", pl.String, "Kernels after, in order; null where some were only taken out", nullable=True),
+    *_both("n_kernels", pl.Int64, "Number of those kernels in a layer"),
+    *_both("n_per_step", pl.Float64, "Number of those kernels in a step"),
+    *_both("ns_per_step", pl.Float64, "Their kernel time in a step"),
+    Column("delta_ns", pl.Float64, "Change of that time: after − before"),
 )
 
 COLLECTIVE_CHANGES = Table(
     "collective_changes",
-    "One row per kind of collective: kernel time, and what of it is waiting for other ranks.",
+    "One row per kind of collective and rank: kernel time, and what of it is waiting for other ranks. Sorted by kind, "
+    "rank.",
     Column("kind", pl.String, "all_reduce and so on"),
+    Column("rank", pl.Int16, "Process rank; null: the mean over all ranks", nullable=True),
     *_CHANGE,
     *_both("n_kernels_per_step", pl.Float64, "Collectives a step"),
     *_both(
         "waiting_ns_per_step", pl.Float64, "Waiting a step; null where it cannot be told from transfer", nullable=True
     ),
+)
+
+COMPARED_STEPS = Table(
+    "compared_steps",
+    "One row per step compared. Sorted by side (before first), recording, rank, device, step.",
+    Column("side", pl.String, "before or after"),
+    Column("recording", pl.Int64, "Number of the recording on its side, 0-based"),
+    Column("rank", pl.Int16, "Process rank"),
+    Column("device", pl.Int16, "GPU ordinal"),
+    Column("step", pl.Int64, "Step"),
+    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
+    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    Column("wall_ns", pl.Int64, "Length of the window"),
+    Column("busy_ns", pl.Int64, "Union of GPU activity in it"),
+    Column("kernel_ns", pl.Int64, "Sum of the durations of what the step launched"),
+    Column("n_kernels", pl.Int64, "GPU activities launched"),
 )
 
 DIFFERENCES = Table(

@@ -21,7 +21,7 @@ from traceql.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_METHOD_VERSION = 3
+_METHOD_VERSION = 4
 """Of all that decides about layers: raised whenever it does, so that what a cache kept of the old one is stale."""
 
 METHODS = ("module", "annotation", "graph-node", "capture", "sequence")
@@ -153,7 +153,7 @@ def _placement(
     parts = [PLACEMENT.empty().with_columns(method=pl.lit("", pl.String))]
     for name, place in ladder.items():
         if method in ("auto", name) and left.height:
-            placed = place(left)
+            placed = _with_blocks(place(left), main)
             parts.append(placed.with_columns(method=pl.lit(name)))
             done = main.join(placed.select("kernel_id"), on="kernel_id", how="semi").select(_STEP).unique()
             left = left.join(done, on=_STEP, how="anti", maintain_order="left")
@@ -165,6 +165,20 @@ def _placement(
     if not n_steps:
         notes = ["no steps were found, and layers are looked for in steps"]
     return pl.concat(parts), notes
+
+
+def _with_blocks(placed: pl.DataFrame, main: pl.DataFrame) -> pl.DataFrame:
+    """The placement with the halves of layers of which nothing tells more than the layer, read from their kernels."""
+    untold = pl.col("block") == "other"
+    if placed.filter(pl.col("layer").is_not_null()).select(untold.mean()).item() != 1.0:
+        return placed
+    steps = main.join(placed.select("kernel_id"), on="kernel_id", how="semi").select(_STEP).unique()
+    read, _ = by_sequence(main.join(steps, on=_STEP, how="semi"))
+    halves = read.select("kernel_id", "model_pass", "layer", half="block")
+    rows = placed.join(
+        halves, on=["kernel_id", "model_pass", "layer"], how="left", validate="1:1", maintain_order="left"
+    )
+    return PLACEMENT.check(rows.with_columns(block=pl.coalesce("half", "block")).drop("half"))
 
 
 def _methods(parts: list[pl.DataFrame]) -> set[str]:

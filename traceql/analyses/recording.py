@@ -6,7 +6,8 @@ A recording is a run (all ranks of a job) and selects nothing: a comparison choo
 
 import io
 import zipfile
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -87,13 +88,22 @@ STEP_ROLES = Table(
 
 SEQUENCES = Table(
     "sequences",
-    "The kernels of a typical layer of each type, in order. Sorted by role, position.",
+    "The kernels of a typical layer of each type in steps of a kind, in order. Sorted by its first four columns.",
+    Column("stage", pl.String, "Of the steps: decode, prefill, mixed or unknown"),
+    Column("batch_size", pl.Int64, "Of the steps, where the annotation tells", nullable=True),
     Column("role", pl.String, "The layer type's label"),
     Column("position", pl.Int64, "In order of start"),
     Column("name", pl.String, "Full name"),
     Column("short_name", pl.String, "Readable name"),
     Column("category", pl.String, "Kernel category"),
     Column("dur_ns", pl.Int64, "Its duration in that layer"),
+)
+
+LAYER_ROLES = Table(
+    "layer_roles",
+    "One row per layer of the first forward pass of a step: its type. Sorted by layer.",
+    Column("layer", pl.Int64, "Layer, 0-based"),
+    Column("role", pl.String, "The layer type's label; the commonest where steps differ"),
 )
 
 STEP_COLLECTIVES = Table(
@@ -123,6 +133,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     record_shapes: bool | None = None
     with_stack: bool | None = None
     profile_memory: bool | None = None
+    control_step_ns: float | None = None
+    """Mean step without the profiler, where a capture measured it beside the recording."""
+    control_tokens_per_s: float | None = None
+    """Tokens a second of all requests in those control runs."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +154,8 @@ class Recording:
     """Table `step_roles`."""
     sequences: pl.DataFrame
     """Table `sequences`."""
+    layers: pl.DataFrame
+    """Table `layer_roles`."""
     collectives: pl.DataFrame
     """Table `step_collectives`."""
 
@@ -155,8 +171,23 @@ class Recording:
             kernels=_kernels(found, layering, complete),
             roles=_roles(layering, complete),
             sequences=_sequences(found, layering, complete),
+            layers=_layer_roles(layering),
             collectives=_collectives(trace, complete),
         )
+
+    def only(self, wanted: pl.Expr) -> "Recording":
+        """The recording with nothing but the steps wanted, and the sequences of the commonest kind of those.
+
+        Args:
+            wanted: true for them, over `recorded_steps`.
+        """
+        steps = self.steps.filter(wanted)
+        of_steps = ("shares", "kernels", "roles", "collectives")
+        kept = {name: getattr(self, name).join(steps, on=_KEY, how="semi", maintain_order="left") for name in of_steps}
+        kind = ["stage", "batch_size"]
+        commonest = steps.group_by(kind).len().sort("len", *kind, nulls_last=True).tail(1)
+        sequences = self.sequences.join(commonest, on=kind, how="semi", nulls_equal=True, maintain_order="left")
+        return replace(self, steps=steps, sequences=sequences, **kept)
 
     def save(self, path: Path) -> None:
         """Writes it as a baseline file; the caller sees to it that none is lost.
@@ -186,29 +217,50 @@ class Recording:
             InputError: it is none, it is damaged, or another version of traceql wrote it.
         """
         try:
-            with zipfile.ZipFile(path) as archive:
-                manifest = msgspec.json.decode(archive.read(_MANIFEST), type=_Manifest)
-                if manifest.traceql_baseline != FORMAT_VERSION:
-                    raise InputError(
-                        f"{path} is a baseline of format {manifest.traceql_baseline}, not {FORMAT_VERSION}",
-                        "Save it again from its trace with `traceql baseline save`.",
-                    )
-                frames = {
-                    name: table.check(pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))))
-                    for name, table in TABLES.items()
-                }
+            data = path.read_bytes()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}", "Check the path.") from error
-        except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError, pl.exceptions.PolarsError, TraceqlError) as error:
-            if isinstance(error, InputError):
-                raise
+        try:
+            return cls._read(data)
+        except _NewerError as error:
+            raise InputError(
+                f"{path} is a baseline of format {error}, not {FORMAT_VERSION}",
+                "Update traceql, or save it again from its trace with `traceql baseline save`.",
+            ) from error
+        except _DAMAGE as error:
             raise InputError(f"{path} is not a baseline, or damaged", "Save it again from its trace.") from error
-        return cls(facts=manifest.facts, **frames)
+
+    @classmethod
+    def _read(cls, data: bytes) -> "Recording":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            manifest = archive.read(_MANIFEST)
+            version = msgspec.json.decode(manifest, type=_Versioned).traceql_baseline
+            if version != FORMAT_VERSION:
+                raise _NewerError(version)
+            frames = {
+                name: table.check(pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))))
+                for name, table in TABLES.items()
+            }
+        return cls(facts=msgspec.json.decode(manifest, type=_Manifest).facts, **frames)
 
 
-class _Manifest(msgspec.Struct, frozen=True):
+class _NewerError(Exception):
+    """Another version of the format; its argument says which."""
+
+
+class _Versioned(msgspec.Struct, frozen=True):
     traceql_baseline: int
+
+
+class _Manifest(_Versioned, frozen=True):
     facts: Facts
+
+
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, OSError, RuntimeError, ValueError,
+    msgspec.MsgspecError, pl.exceptions.PolarsError, TraceqlError,
+)  # fmt: skip
+"""What reading a damaged zip, JSON or Parquet file raises."""
 
 
 TABLES = {
@@ -217,6 +269,7 @@ TABLES = {
     "kernels": STEP_KERNELS,
     "roles": STEP_ROLES,
     "sequences": SEQUENCES,
+    "layers": LAYER_ROLES,
     "collectives": STEP_COLLECTIVES,
 }
 """The frames of a recording."""
@@ -276,8 +329,14 @@ def _shares(trace: Trace, complete: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_roles(layering: Layering, frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with `role`: the label of the layer type, else the section."""
-    labels = layering.types.select("layer_type", type_label="label")
+    """The frame with `role`: what the layer type is, else the section.
+
+    Without the module class in front, which only recordings with stacks have; types alike in words are numbered.
+    """
+    blocks = pl.col("label").str.split(": ").list.last()
+    number = pl.int_range(1, pl.len() + 1).over(blocks)
+    label = pl.when(number > 1).then(pl.format("{} ({})", blocks, number)).otherwise(blocks)
+    labels = layering.types.sort("layer_type").select("layer_type", type_label=label)
     section = pl.col("section").fill_null(_NOWHERE)
     return frame.join(labels, on="layer_type", how="left", validate="m:1").with_columns(
         role=pl.coalesce("type_label", section)
@@ -307,23 +366,34 @@ def _roles(layering: Layering, complete: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sequences(found: Attribution, layering: Layering, complete: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of one layer of each type: of those with the usual number of kernels the one of median wall."""
-    layer = [*_KEY, "model_pass", "layer"]
-    layers = layering.layers.join(complete, on=_KEY, how="semi").filter(pl.col("wall_ns").is_not_null())
-    usual = layers.filter(pl.col("n_kernels") == pl.col("n_kernels").mode().max().over("layer_type"))
-    ordered = usual.sort("layer_type", "wall_ns", *layer)
+    """The kernels of one layer of each type: of those with the usual number of kernels the one of median wall.
+
+    Streams one after the other, the one with most kernels first: in which order two of them interleave is chance.
+    """
+    layer, kind = [*_KEY, "model_pass", "layer"], ["stage", "batch_size"]
+    layers = layering.layers.join(complete.select(*_KEY, *kind), on=_KEY, validate="m:1")
+    group = [*kind, "layer_type"]
+    timed = layers.filter(pl.col("wall_ns").is_not_null())
+    usual = timed.filter(pl.col("n_kernels") == pl.col("n_kernels").mode().max().over(group))
+    ordered = usual.sort(*group, "wall_ns", *layer)
     middle = (pl.len() - 1) // 2
-    typical = ordered.filter(pl.int_range(pl.len()).over("layer_type") == middle.over("layer_type"))
+    typical = ordered.filter(pl.int_range(pl.len()).over(group) == middle.over(group))
     inside = layering.placed.join(found.activities.drop("section"), on="kernel_id", validate="1:1").join(
-        typical.select(layer), on=layer, how="semi"
+        typical.select(*layer, *kind), on=layer, validate="m:1"
     )
     n_on_stream = pl.len().over(*layer, "stream")
     ordered = _with_roles(layering, inside).with_columns(n_on_stream=n_on_stream).sort(
-        "role", pl.col("n_on_stream") * -1, "stream", "start_ns", "kernel_id"
+        *kind, "role", pl.col("n_on_stream") * -1, "stream", "start_ns", "kernel_id"
     )  # fmt: skip
-    position = pl.int_range(pl.len(), dtype=pl.Int64).over("role")
+    position = pl.int_range(pl.len(), dtype=pl.Int64).over(*kind, "role")
     rows = ordered.with_columns(position=position).filter(pl.col("dur_ns").is_not_null())
     return SEQUENCES.check(rows.select(SEQUENCES.names))
+
+
+def _layer_roles(layering: Layering) -> pl.DataFrame:
+    first = layering.layers.filter(pl.col("model_pass") == 0).with_columns(section=pl.lit("layer"))
+    roles = _with_roles(layering, first).group_by("layer").agg(pl.col("role").mode().sort().first())
+    return LAYER_ROLES.check(roles.sort("layer"))
 
 
 def _collectives(trace: Trace, complete: pl.DataFrame) -> pl.DataFrame:

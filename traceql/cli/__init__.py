@@ -13,6 +13,7 @@ from traceql.errors import TraceqlError
 
 COMMANDS = {
     "summarize": "Where the time of each step goes.",
+    "diff": "What changed between two recordings, whether it is real, and why.",
     "report": "One page for the browser, offline: steps, layers, kernels, casts, idle time and findings.",
     "layers": "Which layers take the time of a step, and the kernels of one layer.",
     "casts": "What dtype casts and copies cost, and whether one converts a whole KV pool.",
@@ -21,6 +22,8 @@ COMMANDS = {
     "whatif": "What steps would take with a fix: a replay with other costs.",
     "critical-path": "What makes a step as long as it is: its critical path.",
     "ranks": "The ranks of a run side by side: who waits, for whom and why.",
+    "baseline": "Recordings kept to compare later ones with.",
+    "capture": "Make traces of an SGLang server, patched or not, with its pace without profiler.",
     "rules": "The rules of check: list, show, test, and begin a new one.",
     "cache": "The columnar cache of traces already read.",
 }

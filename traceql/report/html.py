@@ -59,6 +59,8 @@ class Tile:
     value: str
     label: str
     note: str = ""
+    tone: str = ""
+    """Classes of its look, for the figure that stands above all others."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 
-import traceql
 from traceql.analyses.summary import Selection
 from traceql.errors import TraceqlError
 from traceql.resources import resource
@@ -37,7 +36,7 @@ def top_findings(trace: Trace, selection: Selection | None = None, n: int = 3) -
 @cache
 def _code() -> str:
     """Another text for every other code and rules: a finding depends on nearly all of both."""
-    files = [*Path(traceql.__file__).parent.rglob("*.py"), *resource("rules").rglob("*.yaml")]
+    files = [*Path(__file__).parents[1].rglob("*.py"), *resource("rules").rglob("*.yaml")]
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(file.read_bytes())

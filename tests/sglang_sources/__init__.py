@@ -1,0 +1,1 @@
+"""Sources to try patches on: a small made package, and the means to import parts of real releases without the rest."""
