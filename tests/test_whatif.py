@@ -13,10 +13,12 @@ from conftest import FIXTURES
 from test_idle import launched, loaded
 from test_replay import run_files, run_of, story
 
+import traceql
 from traceql.analyses.critical_path import KINDS, LIMITS, critical_path, critical_paths
 from traceql.analyses.replay_costs import GRAPH_GAP_NS, Changes, Scaling
 from traceql.analyses.summary import Selection
-from traceql.analyses.whatif import what_if
+from traceql.analyses.whatif import LEAST_HOST_FACTOR, host_factor, predicted_wall, what_if
+from traceql.cli import main
 from traceql.cli.critical_path import command as critical_path_command
 from traceql.cli.whatif import command as whatif_command
 from traceql.errors import MissingDataError, RuleError
@@ -357,3 +359,30 @@ def test_fixture_of_an_engine_tells_tokens():
     found = what_if(loaded(path), Changes())
     assert found.batch_size == 8
     assert found.recorded_tokens_per_s == pytest.approx(8e9 / found.recorded_wall_ns)
+
+
+# --- the profiler's slowing taken out
+
+
+def test_the_host_factor_that_gives_a_step():
+    trace = traceql.load(FIXTURES / "glm5" / "tiny-pool-eager-TP-0.json.gz", cache=False)
+    wanted = predicted_wall(trace, Changes(host_factor=0.6))
+    found = host_factor(trace, wanted)
+    assert found == pytest.approx(0.6, rel=0.02)
+    assert predicted_wall(trace, Changes(host_factor=found)) == pytest.approx(wanted, rel=0.02)
+    assert host_factor(trace, 10 * wanted) == 1.0  # no slower without the profiler
+    assert host_factor(trace, 0.0) == pytest.approx(LEAST_HOST_FACTOR, rel=0.02)
+
+
+def test_calibrated_by_the_control_runs_of_a_capture():
+    folder = FIXTURES / "capture" / "before" / "traces"
+    result = CliRunner().invoke(main, ["whatif", str(folder), "--host", "auto", "--format", "json"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
+    assert LEAST_HOST_FACTOR <= document["changes"]["host_factor"] < 1
+    assert document["predicted_wall_ns"] == pytest.approx(82.3e6, rel=0.01)  # the GPU sets the pace
+    alone = CliRunner().invoke(
+        main, ["whatif", str(FIXTURES / "glm5" / "tiny-pool-eager-TP-0.json.gz"), "--host", "auto"]
+    )
+    assert alone.exit_code == 2
+    assert "no manifest" in alone.stderr

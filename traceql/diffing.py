@@ -122,7 +122,24 @@ def is_baseline(path: Path) -> bool:
 
 
 def with_controls(found: Recording, files: Sequence[Path]) -> Recording:
-    """The recording with the unprofiled step of the capture that made its files, where its manifest is there.
+    """The recording with the unprofiled step of the capture that made its files, where its manifest is there."""
+    pace = control_pace(files)
+    if pace is None:
+        return found
+    facts = structs.replace(found.facts, control_step_ns=pace.step_ns, control_tokens_per_s=pace.tokens_per_s)
+    return replace(found, facts=facts)
+
+
+@dataclass(frozen=True)
+class ControlPace:
+    """The pace of a server without the profiler, mean of the control runs before and after it was recorded."""
+
+    step_ns: float
+    tokens_per_s: float
+
+
+def control_pace(files: Sequence[Path]) -> ControlPace | None:
+    """The unprofiled pace of the capture that made these files; None where no manifest of theirs is beside them.
 
     A manifest that cannot be read, or that is about other files, is no help and does no harm.
     """
@@ -137,7 +154,5 @@ def with_controls(found: Recording, files: Sequence[Path]) -> Recording:
                 paces = [pace for pace in (manifest.control_before, manifest.control_after) if pace]
                 if paces and any((folder / each.path).resolve() == file.resolve() for each in manifest.profile.files):
                     step_ns = sum(pace.step_ns for pace in paces) / len(paces)
-                    rate = sum(pace.tokens_per_s for pace in paces) / len(paces)
-                    facts = structs.replace(found.facts, control_step_ns=step_ns, control_tokens_per_s=rate)
-                    return replace(found, facts=facts)
-    return found
+                    return ControlPace(step_ns, sum(pace.tokens_per_s for pace in paces) / len(paces))
+    return None

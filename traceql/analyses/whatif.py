@@ -15,6 +15,8 @@ from traceql.ingest.quirks import Quirk
 from traceql.tables import Column, Table
 from traceql.trace import Trace
 
+LEAST_HOST_FACTOR = 0.05
+"""A host is not slowed more than that by a profiler."""
 NO_GAIN_FRAC = 0.01
 """A change of the wall below this is none: steps of one recording differ by more."""
 
@@ -157,6 +159,28 @@ def predicted_wall(trace: Trace, changes: Changes, selection: Selection | None =
     graph = ReplayGraph.of(trace)
     replay = Replay(graph, changed(graph, changes))
     return _median(_decode(counted_windows(trace, replay, selection))["wall_ns"])
+
+
+def host_factor(trace: Trace, unprofiled_wall_ns: float, selection: Selection | None = None) -> float:
+    """The factor of the host's own work with which the replayed step takes as long as without the profiler.
+
+    1 where the recorded step is no longer than that. By bisection down to `LEAST_HOST_FACTOR`, to 1 %; where the step
+    stays longer even so, because the host does not set the pace, that is the answer.
+
+    Raises:
+        MissingDataError: as `what_if`.
+    """
+
+    def excess(factor: float) -> float:
+        return predicted_wall(trace, Changes(host_factor=factor), selection) - unprofiled_wall_ns
+
+    low, high = LEAST_HOST_FACTOR, 1.0
+    if excess(high) <= 0:
+        return high
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    return (low + high) / 2
 
 
 def _decode(steps: pl.DataFrame) -> pl.DataFrame:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceql.cli.request import Request, takes_request
+from traceql.errors import MissingDataError
 
 if TYPE_CHECKING:
     from traceql.analyses.replay_costs import Scaling
@@ -28,6 +29,17 @@ class Amount(click.FloatRange):
         return number
 
 
+class HostFactor(Amount):
+    """A factor, or `auto` (None)."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=1000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; None for auto."""
+        return None if value == "auto" else super().convert(value, param, ctx)
+
+
 FACTOR = Amount(min=0, max=1000)
 """A factor that durations are multiplied by."""
 BYTES = Amount(min=0, max=1e15)
@@ -48,8 +60,9 @@ BYTES = Amount(min=0, max=1e15)
 @click.option("--bandwidth", type=Amount(min=0, min_open=True, max=1e9), metavar="GB/S",
               help="At which it moves them. [default: the device's peak]")  # fmt: skip
 @click.option("--graph", is_flag=True, help="Each step is launched as one CUDA graph: no launch cost.")
-@click.option("--host", "host_factor", type=FACTOR, default=1.0, metavar="FACTOR",
-              help="The host's own work takes FACTOR times as long: the profiler's slowing taken out.")  # fmt: skip
+@click.option("--host", "host_factor", type=HostFactor(), default="1", metavar="FACTOR",
+              help="The host's own work takes FACTOR times as long: the profiler's slowing taken out. auto: as in the "
+              "unprofiled control runs of the capture whose manifest lies beside TRACE.")  # fmt: skip
 @click.option(
     "--by",
     type=click.Choice(["limit", "bottleneck", "step"]),
@@ -69,7 +82,7 @@ def command(
     row_bytes: float | None,
     bandwidth: float | None,
     graph: bool,
-    host_factor: float,
+    host_factor: float | None,
     by: str | None,
     top: int | None,
     full_names: bool,
@@ -92,6 +105,8 @@ def command(
     scalings = [_scaled(trace, text, factor) for text, factor in scales]
     if replace is not None and moved_bytes is not None:
         scalings.append(_replaced(trace, replace, moved_bytes, bandwidth))
+    if host_factor is None:
+        host_factor = _calibrated(trace, request)
     found = what_if(trace, Changes(tuple(scalings), graph, host_factor), request.selection())
     shown = top or (None if request.is_data else TOP)
     request.write(
@@ -99,6 +114,25 @@ def command(
         table=lambda: whatif_page.table_of(found, by or "bottleneck", shown),
         document=lambda: whatif_page.to_json(found, shown),
     )
+
+
+def _calibrated(trace: "Trace", request: Request) -> float:
+    """The factor that takes the profiler's slowing out, from the control runs of the capture.
+
+    Raises:
+        MissingDataError: no manifest of these traces lies beside them, or it has no control run.
+    """
+    from traceql.analyses.whatif import host_factor  # noqa: PLC0415 - polars: only when it is used
+    from traceql.diffing import control_pace  # noqa: PLC0415
+    from traceql.ingest.trace_files import trace_files  # noqa: PLC0415
+
+    pace = control_pace([file.path for file in trace_files(request.traces)])
+    if pace is None:
+        raise MissingDataError(
+            "--host auto: no manifest of a capture with control runs lies beside the trace",
+            "Record with `traceql capture sglang`, or name a factor.",
+        )
+    return host_factor(trace, pace.step_ns, request.selection())
 
 
 def _moved_bytes(
