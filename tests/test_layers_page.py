@@ -1,6 +1,7 @@
 """The figures, the page and the command of layers: sums in real traces, the rest in steps made by hand."""
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -523,3 +524,13 @@ def test_names_from_the_trace_are_made_visible(tmp_path):
         text = render_text(layers_page(stats, View(full_names=full), kernels), width=120)
         assert "gemm_evil" in text
         assert "\x1b" not in text
+
+
+def test_the_map_is_coloured_where_there_is_colour(founding):
+    sections = layers_page(layer_stats(founding), View())
+    plain, coloured = (render_text(sections, width=80, color=color) for color in (False, True))
+    assert "\x1b" not in plain
+    assert "\x1b[31m▇\x1b[0m" in coloured  # the cast: high, red
+    assert "\x1b[34m▁\x1b[0m" in coloured  # experts: low, blue
+    bare = [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()]
+    assert bare == plain.splitlines()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceql.cli.loading import check_run_output
-from traceql.cli.options import StepRange, load_options, output_form, rank_option
+from traceql.cli.options import FORMATS, StepRange, load_options, output_form, output_options, rank_option
 from traceql.cli.output import formatted, write_output
 from traceql.cli.progress import read_progress
 from traceql.cli.report import write_diff_report
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TOP = 15
 """Rows of a long table on a page, unless told otherwise."""
 SIDES = ("--before", "--after")
-FORMS = ("table", "json", "csv", "parquet", "markdown", "junit", "github")
+FORMS = {**FORMATS, "junit": ".xml", "github": None}
 
 
 class DiffCommand(click.Command):
@@ -117,11 +117,7 @@ class Percent(click.ParamType[float]):
 @click.option("--full-names", is_flag=True, help="Kernel names never cut.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="PAGE",
               help="Also write the page for the browser to this file.")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(FORMS),
-              help="Form of the output. [default: by the name of FILE, else table]")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write to FILE instead of standard output.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together as a run.")
+@output_options(FORMS)
 @load_options
 @click.pass_context
 def command(
@@ -159,7 +155,7 @@ def command(
     """
     if by is not None and layer is not None:
         raise click.UsageError("--by and --layer exclude each other.")
-    form = "junit" if form is None and output is not None and output.suffix == ".xml" else output_form(form, output)
+    form = output_form(form, output, FORMS)
     if layer is not None and form in ("csv", "parquet"):
         raise click.UsageError("--layer is for table and markdown.")
     sides = _sides(traces, befores, afters, baselines)
@@ -171,7 +167,7 @@ def command(
     from traceql.analyses.diff_gates import judged  # noqa: PLC0415
     from traceql.diffing import Reading  # noqa: PLC0415
     from traceql.report import diff_page  # noqa: PLC0415
-    from traceql.report.diff_formats import FORMATS  # noqa: PLC0415
+    from traceql.report.diff_formats import FORMATS as WRITERS  # noqa: PLC0415
 
     reading = Reading(ranks, force, not no_cache, strict, categories)
     before, after = ([_recording(path, reading) for path in side] for side in sides)
@@ -181,12 +177,12 @@ def command(
     shown = top or (TOP if form in ("table", "markdown") else None)
     view = diff_page.View(by, shown, full_names, layer)
     result = formatted(
-        "json" if form in FORMATS else form,
+        "json" if form in WRITERS else form,
         to_file=output is not None,
         page=lambda: diff_page.diff_page(found, view, judgements),
         table=lambda: diff_page.table_of(found, by or "category", top),
         document=lambda: (
-            FORMATS[form](found, judgements) if form in FORMATS else diff_page.to_json(found, top, judgements)
+            WRITERS[form](found, judgements) if form in WRITERS else diff_page.to_json(found, top, judgements)
         ),
     )
     write_output(result, output)

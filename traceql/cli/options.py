@@ -1,6 +1,6 @@
 """Arguments and options that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,10 @@ import click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-SUFFIXES = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".md": "markdown"}
-"""The format that the name of an output file implies; `table` for any other."""
+FORMATS: Mapping[str, str | None] = {
+    "table": None, "json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md",
+}  # fmt: skip
+"""Forms of output, and the suffix of a file's name that implies each."""
 
 
 class StepRange(click.ParamType[tuple[int | None, int | None]]):
@@ -82,17 +84,20 @@ load_options = combine(
     click.option("--strict", is_flag=True, help="Refuse a trace that cannot be read without loss."),
 )  # fmt: skip
 
-output_options = combine(
-    click.option("--format", "form", type=click.Choice(["table", "json", "csv", "parquet", "markdown"]),
-                 help="Form of the output. [default: by the name of FILE, else table]"),
-    click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-                 help="Write to FILE instead of standard output."),
-    click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together."),
-)  # fmt: skip
+
+def output_options(formats: Mapping[str, str | None] = FORMATS) -> Decorator:
+    """--format of these, --output and --force."""
+    return combine(
+        click.option("--format", "form", type=click.Choice(list(formats)),
+                     help="Form of the output. [default: by the name of FILE, else table]"),
+        click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Write to FILE instead of standard output."),
+        click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together."),
+    )  # fmt: skip
 
 
-def output_form(form: str | None, output: Path | None) -> str:
+def output_form(form: str | None, output: Path | None, formats: Mapping[str, str | None] = FORMATS) -> str:
     """The format asked for, else the one that the output's name implies, else `table`."""
     if form is not None or output is None:
         return form or "table"
-    return SUFFIXES.get(output.suffix.lower(), "table")
+    return next((name for name, suffix in formats.items() if suffix == output.suffix.lower()), "table")

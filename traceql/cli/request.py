@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from traceql.cli.loading import Loading, check_run_output, load_traces
-from traceql.cli.options import Decorator, combine, load_options, rank_option, run_argument, step_options
+from traceql.cli.options import (
+    FORMATS,
+    Decorator,
+    combine,
+    load_options,
+    output_form,
+    output_options,
+    rank_option,
+    run_argument,
+    step_options,
+)
 from traceql.cli.output import formatted, write_output
 
 if TYPE_CHECKING:
@@ -18,9 +26,6 @@ if TYPE_CHECKING:
     from traceql.analyses.summary import Selection
     from traceql.report.page import Section
     from traceql.trace import Trace
-
-FORMATS = {"table": None, "json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md"}
-"""Forms of output, and the suffix of a file's name that implies each."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,6 @@ def takes_request(formats: Mapping[str, str | None] = FORMATS, *, has_ranks: boo
         formats: forms of output, and the suffix that implies each.
         has_ranks: whether single ranks of a run can be asked for.
     """
-    by_suffix = {suffix: form for form, suffix in formats.items() if suffix}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -105,27 +109,17 @@ def takes_request(formats: Mapping[str, str | None] = FORMATS, *, has_ranks: boo
             ranks: tuple[int, ...] = (),
             **own: Any,
         ) -> Any:
-            implied = by_suffix.get(output.suffix.lower(), "table") if output else "table"
+            form = output_form(form, output, formats)
             loading = Loading(force, categories, not no_cache, strict)
-            return function(Request(traces, steps, stage, ranks, form or implied, output, loading), **own)
+            return function(Request(traces, steps, stage, ranks, form, output, loading), **own)
 
         options = (
             run_argument,
             step_options,
             *([rank_option] if has_ranks else []),
-            _output_options(formats),
+            output_options(formats),
             load_options,
         )
         return combine(*options)(command)
 
     return decorate
-
-
-def _output_options(formats: Mapping[str, str | None]) -> Decorator:
-    return combine(
-        click.option("--format", "form", type=click.Choice(list(formats)),
-                     help="Form of the output. [default: by the name of FILE, else table]"),
-        click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Write to FILE instead of standard output."),
-        click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together."),
-    )  # fmt: skip
