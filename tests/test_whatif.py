@@ -1,5 +1,6 @@
 """`traceql whatif`, `traceql critical-path` and what a finding's fix saves: figures, pages, data, and faults of use."""
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -386,3 +387,34 @@ def test_calibrated_by_the_control_runs_of_a_capture():
     )
     assert alone.exit_code == 2
     assert "no manifest" in alone.stderr
+
+
+# --- a step for the viewer
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_step_for_the_viewer_is_a_trace_with_its_path(tmp_path, suffix):
+    """Read back by the loader: the activities of the step's window; the stretches of the path add up to its wall."""
+    out = tmp_path / f"step{suffix}"
+    source = FIXTURES / "sglang" / "before-graph-TP-0.trace.json.zst"
+    result = CliRunner().invoke(main, ["critical-path", str(source), "--viewer", str(out), "--format", "csv"])
+    assert result.exit_code == 0
+    document = json.loads(gzip.decompress(out.read_bytes()) if suffix.endswith("gz") else out.read_bytes())
+    shown = document["traceql"]
+    stretches = [event for event in document["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
+    trace = traceql.load(source)
+    paths = critical_paths(trace)
+    (step,) = paths.steps.filter(step=shown["step"]["step"]).iter_rows(named=True)
+    assert step["wall_ns"] == paths.steps["wall_ns"].sort()[(paths.steps.height - 1) // 2]
+    assert sum(round(event["dur"] * 1000) for event in stretches) == step["wall_ns"]
+    assert shown["end_ns"] - shown["begin_ns"] == step["wall_ns"]
+    ends_ns = pl.col("start_ns") + pl.col("dur_ns")
+    inside = trace.kernels.filter(pl.col("start_ns") < shown["end_ns"], ends_ns > shown["begin_ns"]).collect()
+    kernels = [event for event in document["traceEvents"] if event["ph"] == "X" and event["pid"] % 10 == 2]
+    assert [event["args"]["kernel_id"] for event in kernels] == inside.sort("start_ns")["kernel_id"].to_list()
+    assert {event["args"]["kernel_id"] for event in kernels if event["args"]["on_critical_path"]} == {
+        event["args"]["kernel_id"] for event in stretches if event["name"] == "kernel"
+    }
+    again = CliRunner().invoke(main, ["critical-path", str(source), "--viewer", str(out)])
+    assert again.exit_code == 2
+    assert "exists" in again.stderr

@@ -1,7 +1,11 @@
 """`traceql critical-path`: the chain of calls, kernels and waits that makes a step as long as it is."""
 
+from pathlib import Path
+
 import click
 
+from traceql.cli.loading import check_run_output
+from traceql.cli.output import write_output
 from traceql.cli.request import Request, takes_request
 
 TOP = 15
@@ -19,6 +23,9 @@ TOP = 15
               help=f"The N parts with most time. [default: {TOP} in table, markdown and json, else all]")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="All parts, not only those with most time.")
 @click.option("--full-names", is_flag=True, help="Kernel names never cut.")
+@click.option("--viewer", type=click.Path(path_type=Path), metavar="FILE",
+              help="Also write one step, that with the median wall, with its path as a small trace for Perfetto or "
+              "chrome://tracing; .gz compresses it.")  # fmt: skip
 @takes_request()
 def command(
     request: Request,
@@ -27,6 +34,7 @@ def command(
     top: int | None,
     every: bool,
     full_names: bool,
+    viewer: Path | None,
 ) -> None:
     """What makes a step as long as it is: its critical path.
 
@@ -40,14 +48,20 @@ def command(
     if by == "stretch" and not request.is_data:
         raise click.UsageError("--by stretch is data: name --format csv or parquet")
     request.check_output()
+    if viewer is not None:
+        check_run_output(viewer, request.traces, force=request.loading.force, is_binary=False)
 
     from traceql.analyses.critical_path import critical_paths  # noqa: PLC0415 - polars: only when it is used
     from traceql.report import critical_page  # noqa: PLC0415
+    from traceql.report.viewer import packed, shown_step, viewer_trace  # noqa: PLC0415
 
-    found = critical_paths(request.trace(), request.selection())
+    trace = request.trace()
+    found = critical_paths(trace, request.selection())
     shown = None if every else top or (None if request.is_data else TOP)
     request.write(
         page=lambda: critical_page.critical_page(found, critical_page.View(by, shown, full_names)),
         table=lambda: critical_page.table_of(found, by or "part", shown),
         document=lambda: critical_page.to_json(found, shown),
     )
+    if viewer is not None:
+        write_output(packed(viewer_trace(trace, found, shown_step(found)), viewer), viewer)
