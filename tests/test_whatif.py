@@ -415,6 +415,8 @@ def test_a_step_for_the_viewer_is_a_trace_with_its_path(tmp_path, suffix):
     assert {event["args"]["kernel_id"] for event in kernels if event["args"]["on_critical_path"]} == {
         event["args"]["kernel_id"] for event in stretches if event["name"] == "kernel"
     }
+    rows = {event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
+    assert rows == {f"device {device}, stream {stream}" for device, stream in inside["device", "stream"].rows()}
     again = CliRunner().invoke(main, ["critical-path", str(source), "--viewer", str(out)])
     assert again.exit_code == 2
     assert "exists" in again.stderr

@@ -20,7 +20,7 @@ from traceql.trace import Trace
 Event = dict[str, Any]
 
 _HOST, _GPU = 1, 2
-"""A rank's process ids: ten times the rank, plus one of these."""
+"""A rank's process ids: ten times (the rank and one), plus one of these."""
 _PATH_PID = 0
 _STEP = ["rank", "device", "step"]
 
@@ -99,13 +99,20 @@ def _kernels(trace: Trace, path: pl.DataFrame, begin: int, end: int) -> Iterator
     runs = path.filter(pl.col("kind").is_in(["kernel", "communication"]))
     on_path = set(runs["kernel_id"].drop_nulls().to_list())
     columns = ("kernel_id", "rank", "device", "stream", "short_name", "category", "start_ns", "dur_ns")
-    for row in _inside(trace.kernels.select(columns), begin, end).iter_rows(named=True):
+    kernels = _inside(trace.kernels.select(columns), begin, end)
+    streams = kernels.select("rank", "device", "stream").unique().sort(pl.all()).rows()
+    rows = {stream: number for number, stream in enumerate(streams)}
+    for (rank, device, stream), tid in rows.items():
+        yield {
+            "ph": "M", "name": "thread_name", "pid": 10 * (rank + 1) + _GPU, "tid": tid,
+            "args": {"name": f"device {device}, stream {stream}"},
+        }  # fmt: skip
+    for row in kernels.iter_rows(named=True):
         args = {name: row[name] for name in ("kernel_id", "category", "device")}
         args["on_critical_path"] = row["kernel_id"] in on_path
         pid = 10 * (row["rank"] + 1) + _GPU
-        yield _event(
-            row["short_name"], row["category"], pid, row["stream"], row["start_ns"] - begin, row["dur_ns"], args
-        )
+        tid = rows[row["rank"], row["device"], row["stream"]]
+        yield _event(row["short_name"], row["category"], pid, tid, row["start_ns"] - begin, row["dur_ns"], args)
 
 
 def _inside(rows: pl.LazyFrame, begin: int, end: int) -> pl.DataFrame:
