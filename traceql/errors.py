@@ -1,5 +1,8 @@
 """The exceptions traceql raises on purpose: each says what and where, and what to do about it."""
 
+import difflib
+from collections.abc import Collection
+
 
 class TraceqlError(Exception):
     """Base of every error that is the input's or the caller's, not a defect of traceql.
@@ -30,5 +33,15 @@ class RuleError(TraceqlError):
     """A rule or category file is wrong."""
 
 
+class QueryError(TraceqlError):
+    """A query is not one, or names what is not there."""
+
+
 class OutputError(TraceqlError):
     """The result cannot be written where it was asked for."""
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Advice for a name that is not known: the nearest one, or all."""
+    close = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.5)
+    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."

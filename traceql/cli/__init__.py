@@ -21,6 +21,8 @@ COMMANDS = {
     "idle": "Why the GPU was idle, and whether it waits for the host.",
     "whatif": "What steps would take with a fix: a replay with other costs.",
     "critical-path": "What makes a step as long as it is: its critical path.",
+    "query": "A question in SQL, about a trace's tables and every result.",
+    "tables": "The tables and columns that a query can name.",
     "ranks": "The ranks of a run side by side: who waits, for whom and why.",
     "baseline": "Recordings kept to compare later ones with.",
     "capture": "Make traces of an SGLang server, patched or not, with its pace without profiler.",

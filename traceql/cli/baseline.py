@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.command("save", epilog="Example: traceql baseline save main traces/ --force")
 @click.argument("name")
-@run_argument
+@run_argument()
 @click.option("--force", is_flag=True, help="Overwrite a baseline; take files of different jobs together.")
 @rank_option
 @load_options

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceql.cli.request import Request, takes_request
-from traceql.errors import RuleError
+from traceql.errors import RuleError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +76,6 @@ def chosen_rules(rules: "Sequence[Rule]", select: "Sequence[str]", ignore: "Sequ
     Raises:
         RuleError: there is no rule of that name.
     """
-    from traceql.rules.conditions import nearest  # noqa: PLC0415
-
     known = [rule.id for rule in rules]
     for name in (*select, *ignore):
         if name not in known:

@@ -55,10 +55,12 @@ def combine(*decorators: Decorator) -> Decorator:
     return apply
 
 
-run_argument = click.argument(
-    "traces", nargs=-1, required=True, metavar="TRACE...", type=click.Path(path_type=Path, allow_dash=True)
-)
-"""The files, folders and patterns of a run, as `traceql.run.load_run` takes them."""
+def run_argument(*, required: bool = True) -> Decorator:
+    """The files, folders and patterns of a run, as `traceql.run.load_run` takes them."""
+    return click.argument(
+        "traces", nargs=-1, required=required, metavar="TRACE...", type=click.Path(path_type=Path, allow_dash=True)
+    )
+
 
 rank_option = click.option(
     "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="N",

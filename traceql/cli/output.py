@@ -71,6 +71,13 @@ def formatted(
     return text.render_text(page(), width=width, color=color)
 
 
+def write_page(page: "list[Section]") -> None:
+    """Prints a page that has no other form."""
+    import polars as pl  # noqa: PLC0415 - only when it is used
+
+    write_output(formatted("table", to_file=False, page=lambda: page, table=pl.DataFrame, document=bytes), None)
+
+
 def write_output(data: bytes | str, output: Path | None) -> None:
     """Writes the result to a file, or to standard output when there is none.
 

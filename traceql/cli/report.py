@@ -29,7 +29,7 @@ _SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?$", re.IGNORECAS
 
 
 @click.command("report", epilog="Example: traceql report trace.json.gz -o report.html --open")
-@run_argument
+@run_argument()
 @click.option("--diff/--run", "is_diff", default=None,
               help="Two TRACEs are BEFORE and AFTER, or one run. [default: a run if their ranks differ]")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",

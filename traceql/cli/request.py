@@ -83,7 +83,9 @@ class Request:
         write_output(result, self.output)
 
 
-def takes_request(formats: Mapping[str, str | None] = FORMATS, *, has_ranks: bool = True) -> Decorator:
+def takes_request(
+    formats: Mapping[str, str | None] = FORMATS, *, has_ranks: bool = True, needs_trace: bool = True
+) -> Decorator:
     """Gives a command the shared options, and their `Request` as its first argument.
 
     It stands below the command's own options, so that help lists those first.
@@ -91,6 +93,7 @@ def takes_request(formats: Mapping[str, str | None] = FORMATS, *, has_ranks: boo
     Args:
         formats: forms of output, and the suffix that implies each.
         has_ranks: whether single ranks of a run can be asked for.
+        needs_trace: whether no trace at all is refused here; else the command has to.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +117,7 @@ def takes_request(formats: Mapping[str, str | None] = FORMATS, *, has_ranks: boo
             return function(Request(traces, steps, stage, ranks, form, output, loading), **own)
 
         options = (
-            run_argument,
+            run_argument(required=needs_trace),
             step_options,
             *([rank_option] if has_ranks else []),
             output_options(formats),

@@ -1,15 +1,11 @@
 """`traceql rules`: which rules there are, what one says, whether they do it, and a new one to begin with."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from traceql.cli.output import formatted, write_output
-from traceql.errors import OutputError, RuleError
-
-if TYPE_CHECKING:
-    from traceql.report.page import Section
+from traceql.cli.output import write_page
+from traceql.errors import OutputError, RuleError, nearest
 
 _OWN = click.option(
     "--rules", "paths", type=click.Path(path_type=Path), multiple=True, metavar="PATH",
@@ -53,7 +49,7 @@ def list_rules(paths: tuple[Path, ...]) -> None:
 
     columns = (Column("rule"), Column("severity"), Column("table", drop=1), Column("why", fit="end"))
     rows = tuple((rule.id, rule.severity, rule.table, rule.why) for rule in load_rules(paths))
-    _show([Section(table=TextTable(columns, rows))])
+    write_page([Section(table=TextTable(columns, rows))])
 
 
 @command.command("show", epilog="Example: traceql rules show whole-pool-kv-cast")
@@ -63,12 +59,11 @@ def show(name: str, paths: tuple[Path, ...]) -> None:
     """One rule, whole."""
     from traceql.report.check_page import rule_page  # noqa: PLC0415
     from traceql.rules import load_rules  # noqa: PLC0415
-    from traceql.rules.conditions import nearest  # noqa: PLC0415
 
     rules = {rule.id: rule for rule in load_rules(paths)}
     if name not in rules:
         raise RuleError(f"unknown rule {name[:80]!r}", nearest(name, rules))
-    _show(rule_page(rules[name]))
+    write_page(rule_page(rules[name]))
 
 
 @command.command("test", epilog="Example: traceql rules test our-rules/")
@@ -111,9 +106,3 @@ def new(name: str) -> None:
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}", "Try another folder.") from error
     click.echo(f"wrote {path}; try it: traceql rules test {path}")
-
-
-def _show(page: "list[Section]") -> None:
-    import polars as pl  # noqa: PLC0415 - only when it is used
-
-    write_output(formatted("table", to_file=False, page=lambda: page, table=pl.DataFrame, document=bytes), None)

@@ -11,6 +11,7 @@ import polars as pl
 
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
+from traceql.errors import OutputError
 
 TABLES = {"group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps"}
 """What `--by` names, and the summary's table of it."""
@@ -26,7 +27,14 @@ def table_of(summary: Summary, by: str, top: int | None = None) -> pl.DataFrame:
 
 
 def to_csv(frame: pl.DataFrame) -> bytes:
-    """The table as CSV with a header line; null is an empty field."""
+    """The table as CSV with a header line; null is an empty field.
+
+    Raises:
+        OutputError: a column holds lists, which CSV cannot.
+    """
+    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
+    if nested:
+        raise OutputError(f"CSV cannot hold the lists of column {nested[0][:80]!r}", "Use --format json or parquet.")
     return frame.write_csv().encode()
 
 

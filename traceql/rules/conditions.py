@@ -6,7 +6,6 @@ written, whatever polars' SQL learns to do. Columns are passed on in quotes, so 
 (`group`) need none.
 """
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from traceql.errors import RuleError
+from traceql.errors import RuleError, nearest
 
 MAX_LENGTH = 2000
 """Characters of a condition: polars' parser recurses, and needs a long one for nothing good."""
@@ -198,12 +197,6 @@ def _unknown_function(name: str) -> tuple[str, str]:
     if name.lower() in _AGGREGATES:
         return f"{name[:80]} is an aggregate", "A condition is about one row; use a table that has the figure."
     return f"unknown function {name[:80]!r}", nearest(name.lower(), FUNCTIONS)
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """Advice for a name that is not known: the nearest one, or all."""
-    close = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
 
 
 def _refuse_missing_operators(tokens: Sequence[_Token]) -> None:

@@ -13,7 +13,8 @@ from jinja2 import StrictUndefined, TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from traceql import fmt
-from traceql.rules.conditions import ConditionError, nearest
+from traceql.errors import nearest
+from traceql.rules.conditions import ConditionError
 
 MAX_TEMPLATE = 4000
 """Characters of a template."""

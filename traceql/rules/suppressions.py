@@ -20,8 +20,8 @@ import polars as pl
 
 from traceql.analyses.results import RESULTS
 from traceql.categories import Categories
-from traceql.errors import RuleError
-from traceql.rules.conditions import POLARS_FAULTS, ConditionError, condition, first_line, nearest
+from traceql.errors import RuleError, nearest
+from traceql.rules.conditions import POLARS_FAULTS, ConditionError, condition, first_line
 from traceql.rules.model import FINDINGS, Finding, Rule
 from traceql.rules.values import closed_values
 

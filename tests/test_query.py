@@ -1,0 +1,216 @@
+"""`traceql query` and `traceql tables`: answers against a slow count, the cookbook run, faults of use."""
+
+import io
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+import zstandard
+from click.testing import CliRunner
+from conftest import FIXTURES
+
+import traceql
+from traceql.analyses.query import query, tables
+from traceql.analyses.results import RESULTS
+from traceql.analyses.summary import Selection
+from traceql.cli import main
+from traceql.errors import MissingDataError, QueryError
+from traceql.tables import INPUT_TABLES
+
+GRAPH = FIXTURES / "sglang" / "before-graph-TP-0.trace.json.zst"
+EAGER = FIXTURES / "glm5" / "tiny-pool-stack-TP-0.json.gz"
+COOKBOOK = Path(__file__).parents[1] / "docs" / "cookbook.md"
+QUERIES = re.findall(r"^```sql\n(.*?)^```$", COOKBOOK.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return traceql.load(GRAPH)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["query", *map(str, arguments)])
+
+
+# --- answers
+
+
+def test_kernels_are_those_of_the_file(trace):
+    events = json.loads(zstandard.ZstdDecompressor().stream_reader(GRAPH.read_bytes()).read())["traceEvents"]
+    counted = Counter(event["name"] for event in events if event.get("cat") == "kernel")
+    answer = query(trace, "SELECT name, COUNT(*) AS n FROM kernels WHERE kind = 'kernel' GROUP BY name")
+    assert dict(answer.rows()) == counted
+
+
+def test_every_table_can_be_named(trace):
+    """Each is what its maker gives; one that the trace cannot have says so."""
+    for name, table in tables().items():
+        try:
+            answer = query(trace, f'SELECT * FROM "{name}"')
+        except MissingDataError:
+            assert RESULTS[name].needs
+            continue
+        assert answer.schema == table.schema
+        whole = RESULTS[name].make(trace) if name in RESULTS else getattr(trace, name).collect()
+        assert answer.height == whole.height
+
+
+def test_no_name_means_two_tables():
+    assert not {table.name for table in INPUT_TABLES} & RESULTS.keys()
+
+
+def test_steps_are_those_selected(trace):
+    answer = query(trace, "SELECT DISTINCT step FROM step_categories ORDER BY step", Selection(5, 8))
+    assert answer["step"].to_list() == [5, 6, 7]
+
+
+def test_parts_add_up_to_the_whole(trace):
+    sql = """
+        WITH parts AS (SELECT step, SUM(exclusive_ns) AS parts_ns FROM step_categories GROUP BY step)
+        SELECT s.step, s.wall_ns - s.idle_ns AS busy_ns, parts.parts_ns
+        FROM steps s JOIN parts ON s.step = parts.step
+    """
+    answer = query(trace, sql)
+    assert answer.height == 30
+    assert answer["busy_ns"].to_list() == answer["parts_ns"].to_list()
+
+
+def test_names_and_keywords_in_any_case(trace):
+    answers = [
+        query(trace, sql).item()
+        for sql in (
+            "select count(*) from Kernels",
+            "-- all\nSELECT COUNT(*) FROM KERNELS",
+            "/* x */ (SELECT COUNT(*) FROM kernels)",
+        )
+    ]
+    assert set(answers) == {trace.kernels.collect().height}
+
+
+def test_own_table_of_a_query_goes_before(trace):
+    assert query(trace, "WITH kernels AS (SELECT 7 AS n) SELECT n FROM kernels").item() == 7
+
+
+# --- the cookbook
+
+
+def test_the_cookbook_has_its_queries():
+    assert len(QUERIES) >= 20
+
+
+@pytest.mark.parametrize("sql", QUERIES, ids=range(len(QUERIES)))
+def test_the_cookbook(trace, sql):
+    """Each runs under CUDA graphs and on an eager trace, and answers with rows unless no kernel is unknown."""
+    assert query(trace, sql).height or "category = 'other'" in sql
+    assert query(traceql.load(EAGER), sql).width
+
+
+# --- faults
+
+
+@pytest.mark.parametrize(
+    ("sql", "message", "hint"),
+    [
+        ("SELECT nme FROM kernels", "unknown column 'nme'", "Did you mean name?"),
+        ("SELECT k.nme FROM kernels k", "unknown column 'nme'", "Did you mean name?"),
+        ("SELECT name FROM kernels WHERE dur_n > 1", "unknown column 'dur_n'", "Did you mean dur_ns?"),
+        ("SELECT name FROM kernel", "unknown table 'kernel'", "Did you mean kernels?"),
+        ("SELECT name FROM \"a 'b' c\"", "unknown table", "Known: kernels, "),
+        ("SELECT nosuch(dur_ns) FROM kernels", "unsupported function 'nosuch'", "traceql tables"),
+        ("SELECT dur_ns FROM kernels WHERE", "sql parser error", "traceql tables"),
+        ("SELECT dur_ns FROM kernels; SELECT 1", "one (and only one) statement", "traceql tables"),
+        ("SELECT dur_ns FROM kernels WHERE dur_ns > 'x'", "cannot compare string", "traceql tables"),
+        ("DROP TABLE kernels", "not a query", "Begin with SELECT"),
+        ("TRUNCATE TABLE kernels", "not a query", "Begin with SELECT"),
+        ("selection", "not a query", "Begin with SELECT"),
+        ("", "not a query", "Begin with SELECT"),
+    ],
+)
+def test_a_faulty_query(trace, sql, message, hint):
+    with pytest.raises(QueryError) as fault:
+        query(trace, sql)
+    assert message in fault.value.message
+    assert hint in fault.value.hint
+    assert "\n" not in fault.value.message
+
+
+def test_what_the_trace_lacks():
+    without = FIXTURES / "cases" / "28-orphan-gpu-ops.json"
+    with pytest.raises(MissingDataError):
+        query(traceql.load(without), "SELECT * FROM critical_path")
+
+
+# --- the command
+
+
+def test_forms_hold_the_same():
+    sql = "SELECT category, SUM(dur_ns) AS ns, AVG(dur_ns) AS mean FROM kernels GROUP BY category ORDER BY ns DESC"
+    as_json = json.loads(run(GRAPH, sql, "--format", "json").stdout)
+    as_csv = pl.read_csv(io.StringIO(run(GRAPH, sql, "--format", "csv").stdout))
+    assert as_csv.rows(named=True) == as_json["rows"]
+    assert as_json["columns"][1] == {"name": "ns", "dtype": "Int64"}
+    printed = run(GRAPH, sql).stdout
+    assert all(row["category"] in printed and str(row["ns"]) in printed for row in as_json["rows"])
+
+
+def test_a_long_answer_is_cut_where_it_is_printed_only():
+    printed = run(GRAPH, "SELECT kernel_id FROM kernels ORDER BY kernel_id LIMIT 101").stdout
+    assert "100 of 101 rows" in printed
+    assert "\n       99\n" in printed
+    assert "\n      100\n" not in printed
+    assert "of 100 rows" not in run(GRAPH, "SELECT kernel_id FROM kernels LIMIT 100").stdout
+    data = run(GRAPH, "SELECT kernel_id FROM kernels LIMIT 101", "--format", "csv").stdout
+    assert len(data.splitlines()) == 102
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "parquet"])
+def test_lists_empty_answers_and_odd_names(form):
+    """What SQL can give beyond plain columns ends in an answer or an error, never in a traceback."""
+    for sql in (
+        "SELECT ARRAY_AGG(kernel_id) AS ids FROM kernels WHERE kernel_id < 3",
+        "SELECT name FROM kernels WHERE kernel_id < 0",
+        "SELECT 1.0 / 0 AS infinite, NULL AS nothing FROM kernels LIMIT 1",
+        "SELECT name AS \"a\nb\" FROM kernels LIMIT 1",
+    ):  # fmt: skip
+        result = CliRunner().invoke(main, ["query", str(GRAPH), sql, "--format", form])
+        assert result.exit_code in (0, 2), (sql, result.exception)
+        assert result.exit_code == 0 or result.stderr.startswith("error: "), sql
+
+
+def test_the_query_in_a_file(tmp_path):
+    file = tmp_path / "q.sql"
+    file.write_text("-- all\nSELECT COUNT(*) AS n\nFROM kernels\n")
+    expected = run(GRAPH, "SELECT COUNT(*) AS n FROM kernels").stdout
+    assert run(GRAPH, "-f", file).stdout == expected
+    assert run("-f", file, GRAPH).stdout == expected
+    assert file.read_text().startswith("-- all")
+
+
+@pytest.mark.parametrize("arguments", [[], [GRAPH], ["-f", COOKBOOK]])
+def test_trace_and_query_are_both_needed(arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "a trace and a query are needed" in result.stderr
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    binary = tmp_path / "q.sql"
+    binary.write_bytes(b"\xff\xfe")
+    for file, reason in ((tmp_path / "none.sql", "No such file"), (binary, "not UTF-8"), (tmp_path, "Is a directory")):
+        result = run(GRAPH, "-f", file)
+        assert result.exit_code == 2
+        assert reason in result.stderr
+
+
+def test_tables_are_listed_and_described():
+    listed = CliRunner().invoke(main, ["tables"]).stdout
+    for name, table in tables().items():
+        assert re.search(rf"^{name} ", listed, re.MULTILINE)
+        described = CliRunner().invoke(main, ["tables", name]).stdout
+        assert all(re.search(rf"^{column.name} ", described, re.MULTILINE) for column in table)
+    wrong = CliRunner().invoke(main, ["tables", "kernel"])
+    assert wrong.exit_code == 2
+    assert "Did you mean kernels?" in wrong.stderr

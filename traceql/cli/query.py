@@ -1,0 +1,49 @@
+"""`traceql query`: a question in SQL."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from traceql.cli.request import Request, takes_request
+from traceql.errors import QueryError
+
+
+@click.command("query", epilog='Example: traceql query trace.json.gz "SELECT name, sum(dur_ns) AS ns FROM kernels '
+               'GROUP BY name ORDER BY ns DESC LIMIT 5"')  # fmt: skip
+@click.option("-f", "--file", type=click.Path(path_type=Path), metavar="FILE",
+              help="Read the query from FILE; then no SQL is given.")  # fmt: skip
+@takes_request(needs_trace=False)
+@click.argument("sql", required=False, metavar="[SQL]")
+def command(request: Request, *, file: Path | None, sql: str | None) -> None:
+    """The answer to a question in SQL, about a trace's tables and every result.
+
+    TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
+    Several, a folder or a pattern are the ranks of a run. SQL is one SELECT, as polars has it.
+    `traceql tables` lists the tables and their columns. --steps and --stage hold for results that go by steps;
+    a trace's own tables (kernels, launches, ops, ...) are always whole, and join with kernel_steps.
+    """
+    if file is not None and sql is not None:
+        request, sql = replace(request, traces=(*request.traces, Path(sql))), None  # the last argument is a trace too
+    if not request.traces:
+        raise click.UsageError("a trace and a query are needed: TRACE SQL, or TRACE -f FILE.")
+    request.check_output(file)
+
+    from traceql.analyses.query import query  # noqa: PLC0415 - polars: only when it is used
+    from traceql.report import query_page  # noqa: PLC0415
+
+    text = _read(file) if file is not None else sql or ""
+    answer = query(request.trace(), text, request.selection())
+    request.write(
+        page=lambda: query_page.query_page(answer),
+        table=lambda: answer,
+        document=lambda: query_page.query_json(answer),
+    )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise QueryError(f"{file} cannot be read: {reason}", "Name a text file that holds one query.") from error
