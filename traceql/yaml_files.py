@@ -3,13 +3,12 @@
 YAML 1.2, so that no word is a surprise boolean. Duplicate and unknown fields are errors, with the nearest known name.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 
-from traceql.errors import RuleError
+from traceql.errors import RuleError, nearest
 
 Scalar = str | int | float | bool | None
 
@@ -147,9 +146,7 @@ class YamlReader:
         """A text that is one of the known names."""
         name = self.text(node)
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            advice = f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(known)}."
-            self.fail(node, f"unknown {what} {name[:80]!r}", advice)
+            self.fail(node, f"unknown {what} {name[:80]!r}", nearest(name, known))
         return name
 
     def where(self, node: Node) -> str:

@@ -4,7 +4,6 @@ A patch is a folder here. Its `patch.yaml` says which functions of which release
 The code runs in the server's processes alone (it needs the server's torch), brought there by the folder `hook`.
 """
 
-import difflib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from typing import cast
 import msgspec
 
 from traceql.capture.hook.traceql_hook import VARIABLE, fit
-from traceql.errors import InputError
+from traceql.errors import InputError, nearest
 from traceql.yaml_files import Node, Scalar, YamlReader
 
 _FOLDER = Path(__file__).parent
@@ -180,7 +179,7 @@ def _named(names: Iterable[str]) -> list[Patch]:
     known = {patch.name: patch for patch in patches()}
     for name in (wanted := list(dict.fromkeys(names))):
         if name not in known:
-            raise InputError(f"unknown patch {name[:80]!r}", _nearest(name, list(known)))
+            raise InputError(f"unknown patch {name[:80]!r}", nearest(name, known))
     return [known[name] for name in wanted]
 
 
@@ -188,17 +187,12 @@ def _settings(patch: Patch, given: Mapping[str, str]) -> dict[str, str]:
     known = {option.name: option for option in patch.options}
     for name, value in given.items():
         if name not in known:
-            raise InputError(f"{patch.name} has no option {name[:80]!r}", _nearest(name, list(known)))
+            raise InputError(f"{patch.name} has no option {name[:80]!r}", nearest(name, known))
         is_number = "number" in known[name].values and value.isascii() and value.isdigit() and int(value) > 0
         if not is_number and (value == "number" or value not in known[name].values):
             words = ", ".join(known[name].values)
             raise InputError(f"{patch.name}: {name} cannot be {value[:80]!r}", f"It can be: {words}.")
     return {name: given.get(name, option.default) for name, option in known.items()}
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
 
 
 def _plain(patch: Patch) -> dict[str, object]:
