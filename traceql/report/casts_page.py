@@ -13,7 +13,6 @@ The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
 - `quirks[]`: oddities of the file.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,6 +25,7 @@ from traceql import fmt
 from traceql.analyses.casts import POOL_FRAC, CastReport
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 
 Row = dict[str, Any]
 
@@ -413,7 +413,7 @@ def to_json(report: CastReport, top: int | None) -> bytes:
 
 def casts_document(report: CastReport, top: int | None) -> dict[str, Any]:
     """The document as plain data."""
-    devices = _rows(report.devices)
+    devices = plain_rows(report.devices)
     kinds = [{name: row[name] for name in ("name", "spec", "peak_bytes_per_s", "source")} for row in devices]
     return {
         "trace": msgspec.to_builtins(report.trace),
@@ -427,17 +427,9 @@ def casts_document(report: CastReport, top: int | None) -> dict[str, Any]:
         "n_steps_counted": report.windows.height if report.scope == "steps" else 0,
         "device": kinds[0] if kinds and all(kind == kinds[0] for kind in kinds) else None,
         "devices": devices,
-        "groups": _rows(table_of(report, "group")),
+        "groups": plain_rows(table_of(report, "group")),
         "n_casts": table_of(report, "cast").height,
-        "casts": _rows(table_of(report, "cast", top)),
-        "custom": _rows(table_of(report, "custom")),
+        "casts": plain_rows(table_of(report, "cast", top)),
+        "custom": plain_rows(table_of(report, "custom")),
         "quirks": msgspec.to_builtins(report.quirks),
     }
-
-
-def _rows(frame: pl.DataFrame) -> list[Row]:
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

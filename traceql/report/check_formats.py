@@ -13,7 +13,6 @@ The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -26,6 +25,7 @@ import orjson
 
 from traceql import __version__, fmt
 from traceql.report.check_page import cost, heading
+from traceql.report.plain import plain_row
 from traceql.rules import Finding, Findings, Rule
 
 Traces = Sequence[Path]
@@ -50,10 +50,10 @@ def to_json(findings: Findings, traces: Traces) -> bytes:
 
 def finding_document(finding: Finding) -> Document:
     """A finding as plain data."""
-    evidence = [_plain(row) for row in finding.evidence.iter_rows(named=True)]
-    return _plain(finding.row()) | {
+    evidence = [plain_row(row) for row in finding.evidence.iter_rows(named=True)]
+    return plain_row(finding.row()) | {
         "table": finding.rule.table,
-        "group": _plain(finding.group),
+        "group": plain_row(finding.group),
         "saving": asdict(finding.saved) if finding.saved else None,
         "evidence": evidence,
     }
@@ -61,12 +61,6 @@ def finding_document(finding: Finding) -> Document:
 
 def _json(document: Document) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def _plain(row: Document) -> Document:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
-    }
 
 
 # --- SARIF

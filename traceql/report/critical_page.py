@@ -12,7 +12,6 @@ The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
 Every stretch of every path (table `critical_path`) is data for csv and parquet, with `--by stretch`.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from traceql import fmt
 from traceql.analyses.critical_path import KINDS, LIMITS, CriticalPath
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 
 Row = dict[str, Any]
 
@@ -241,12 +241,3 @@ def critical_document(found: CriticalPath, top: int | None) -> dict[str, Any]:
         "notes": list(found.notes),
         "quirks": msgspec.to_builtins(found.quirks),
     }
-
-
-def plain_rows(frame: pl.DataFrame) -> list[Row]:
-    """The rows of a frame as plain data; what is not finite is null."""
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

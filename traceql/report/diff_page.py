@@ -15,7 +15,6 @@ The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
 - `notes[]`: kind, text, figures. `gates[]`: name, limit_ns, before_ns, after_ns, low_ns, high_ns, status.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from traceql.analyses.diff_kernels import aligned
 from traceql.analyses.diff_notes import hidden, idle_delta_ns, notes
 from traceql.errors import MissingDataError
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_row, plain_rows
 
 Row = dict[str, Any]
 
@@ -570,15 +570,15 @@ def diff_document(diff: Diff, top: int | None = None, gates: Sequence[Judgement]
         "level": LEVEL,
         "interval_ns": _ends(diff.interval),
         "relative": {"difference": relative.difference, **(_ends(relative) or {})} if relative else None,
-        "waterfall": _rows(diff.waterfall),
-        "layer_types": _rows(diff.roles),
-        "kernels": _rows(table_of(diff, "kernel", top)),
-        "replacements": _rows(table_of(diff, "replacement", top)),
-        "collectives": _rows(diff.collectives),
-        "steps": _rows(diff.steps),
-        "differences": _rows(diff.differences),
+        "waterfall": plain_rows(diff.waterfall),
+        "layer_types": plain_rows(diff.roles),
+        "kernels": plain_rows(table_of(diff, "kernel", top)),
+        "replacements": plain_rows(table_of(diff, "replacement", top)),
+        "collectives": plain_rows(diff.collectives),
+        "steps": plain_rows(diff.steps),
+        "differences": plain_rows(diff.differences),
         "is_comparable": diff.is_comparable,
-        "notes": [{"kind": note.kind, "text": note.text, "figures": _plain_row(note.figures)} for note in notes(diff)],
+        "notes": [{"kind": note.kind, "text": note.text, "figures": plain_row(note.figures)} for note in notes(diff)],
         "gates": [gate_document(gate) for gate in gates],
     }
 
@@ -618,13 +618,3 @@ def gate_document(gate: Judgement) -> Row:
 
 def _ends(interval: Interval | None) -> Row | None:
     return {"low": interval.low, "high": interval.high} if interval else None
-
-
-def _rows(frame: pl.DataFrame) -> list[Row]:
-    return [_plain_row(row) for row in frame.iter_rows(named=True)]
-
-
-def _plain_row(row: Row) -> Row:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
-    }

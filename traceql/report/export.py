@@ -1,7 +1,6 @@
 """Summaries as data: all as JSON (docs/json.md), or one table as CSV or Parquet. Integers stay exact."""
 
 import io
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import polars as pl
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.errors import OutputError
+from traceql.report.plain import plain_rows
 
 TABLES = {"group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps"}
 """What `--by` names, and the summary's table of it."""
@@ -47,7 +47,7 @@ def to_parquet(frame: pl.DataFrame) -> bytes:
 
 def to_json(summary: Summary, top: int | None = None, remarks: Sequence[str] = (), **frames: pl.DataFrame) -> bytes:
     """The summary, remarks on it and other tables as one JSON object; `top` shortens `kernels` and `ops` only."""
-    more = {name: _rows(frame) for name, frame in frames.items()}
+    more = {name: plain_rows(frame) for name, frame in frames.items()}
     document = summary_document(summary, top) | {"remarks": list(remarks)} | more
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -75,14 +75,16 @@ def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]
             "n_kernels": summary.outside_n_kernels,
             "wall_ns": summary.outside_wall_ns,
         },
-        "ranks": _rows(summary.ranks) if isinstance(summary, RunSummary) else [],
-        "steps": _rows(summary.steps),
-        "step_stats": _rows(summary.step_stats),
-        "outliers": _rows(summary.outliers.select("rank", "device", "step")),
-        "groups": _rows(summary.groups.select("group", *_EXCLUSIVE_TIMES)),
-        "categories": _rows(summary.categories.select("category", "group", *_EXCLUSIVE_TIMES)),
-        "kernels": _rows(table_of(summary, "kernel", top).select("name", "short_name", "category", *_KERNEL_TIMES)),
-        "ops": _rows(table_of(summary, "op", top).select("op", *_KERNEL_TIMES)),
+        "ranks": plain_rows(summary.ranks) if isinstance(summary, RunSummary) else [],
+        "steps": plain_rows(summary.steps),
+        "step_stats": plain_rows(summary.step_stats),
+        "outliers": plain_rows(summary.outliers.select("rank", "device", "step")),
+        "groups": plain_rows(summary.groups.select("group", *_EXCLUSIVE_TIMES)),
+        "categories": plain_rows(summary.categories.select("category", "group", *_EXCLUSIVE_TIMES)),
+        "kernels": plain_rows(
+            table_of(summary, "kernel", top).select("name", "short_name", "category", *_KERNEL_TIMES)
+        ),
+        "ops": plain_rows(table_of(summary, "op", top).select("op", *_KERNEL_TIMES)),
         "n_kernels_total": summary.n_kernels_total,
         "n_kernels_without_launch": summary.n_kernels_without_launch,
         "n_kernels_without_op": summary.n_kernels_without_op,
@@ -92,11 +94,3 @@ def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]
 
 def _if_timed(summary: Summary, ns: int) -> int | None:
     return ns if summary.n_windows else None
-
-
-def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

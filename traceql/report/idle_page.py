@@ -14,7 +14,6 @@ The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
 - `quirks[]`: oddities of the file.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from traceql import fmt
 from traceql.analyses.pace import HOST_BOUND_FRAC, Pace
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 
 Row = dict[str, Any]
 
@@ -410,18 +410,10 @@ def idle_document(pace: Pace, top: int | None) -> dict[str, Any]:
         "is_complete": _is_complete(pace),
         "n_steps_counted": pace.counted.height,
         "host_bound_frac": HOST_BOUND_FRAC,
-        "steps": _rows(pace.steps),
-        "causes": _rows(pace.causes),
+        "steps": plain_rows(pace.steps),
+        "causes": plain_rows(pace.causes),
         "n_gaps": pace.gaps.height,
-        "gaps": _rows(table_of(pace, "gap", top)),
-        "launches": _rows(pace.launches),
+        "gaps": plain_rows(table_of(pace, "gap", top)),
+        "launches": plain_rows(pace.launches),
         "quirks": msgspec.to_builtins(pace.quirks),
     }
-
-
-def _rows(frame: pl.DataFrame) -> list[Row]:
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -31,6 +31,7 @@ from traceql.analyses.layer_stats import LayerStats, Unattributed
 from traceql.ingest.ranks import in_words
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 
 Row = dict[str, Any]
 
@@ -561,26 +562,18 @@ def layers_document(stats: LayerStats, kernels: pl.DataFrame | None = None) -> d
         "n_steps_counted": stats.counted.height,
         "is_complete": _is_complete(stats),
         "wall_ns": stats.wall_ns,
-        "layer_types": _rows(stats.types),
-        "sections": _rows(stats.sections),
-        "odd": _rows(stats.odd),
+        "layer_types": plain_rows(stats.types),
+        "sections": plain_rows(stats.sections),
+        "odd": plain_rows(stats.odd),
         "unattributed": {
             "kernel_ns": stats.unattributed.kernel_ns,
             "share": stats.unattributed.share,
             "n_kernels": stats.unattributed.n_kernels,
             "notes": list(stats.unattributed.notes),
         },
-        "layer_stats": _rows(stats.of_layers),
-        "layers": _rows(stats.layers),
-        "categories": _rows(stats.categories),
-        "kernels": [] if kernels is None else _rows(kernels),
+        "layer_stats": plain_rows(stats.of_layers),
+        "layers": plain_rows(stats.layers),
+        "categories": plain_rows(stats.categories),
+        "kernels": [] if kernels is None else plain_rows(kernels),
         "quirks": msgspec.to_builtins(stats.quirks),
     }
-
-
-def _rows(frame: pl.DataFrame) -> list[Row]:
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,8 +6,8 @@ import orjson
 import polars as pl
 
 from traceql import fmt
-from traceql.report.critical_page import plain_rows
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 from traceql.tables import Table
 
 SHOWN = 100

@@ -7,7 +7,6 @@ per step window with communication exposed and overlapped (table `comm_overlap`)
 in words; `quirks[]`. Null is unknown: with one rank, all that only several tell.
 """
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +29,7 @@ from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 from traceql.tables import Column as DataColumn
 from traceql.tables import Table
 from traceql.trace import Trace
@@ -430,18 +430,10 @@ def document(report: RankReport, top: int | None = None) -> dict[str, Any]:
         "world_size": report.world_size,
         "missing_ranks": report.missing,
         "headline": comm_line(report),
-        "ranks": _rows(report.ranks),
-        "collectives": _rows(table_of(report, "collective", top)),
-        "clocks": _rows(report.clocks),
-        "steps": _rows(report.overlap),
+        "ranks": plain_rows(report.ranks),
+        "collectives": plain_rows(table_of(report, "collective", top)),
+        "clocks": plain_rows(report.clocks),
+        "steps": plain_rows(report.overlap),
         "notes": notes(report),
         "quirks": msgspec.to_builtins(report.quirks),
     }
-
-
-def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -27,8 +27,9 @@ from traceql import fmt
 from traceql.analyses.replay_costs import Scaling
 from traceql.analyses.whatif import NO_GAIN_FRAC, WhatIf
 from traceql.report import words
-from traceql.report.critical_page import parts_table, plain_rows, share
+from traceql.report.critical_page import parts_table, share
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import plain_rows
 from traceql.rules.savings import LIMIT_WORDS
 
 TABLES = {"limit": "limits", "bottleneck": "bottlenecks", "step": "steps"}
