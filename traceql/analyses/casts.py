@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
+from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
 from traceql.analyses.summary import Selection, selected_steps
-from traceql.devices import DeviceSpec, known_devices
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
 from traceql.names import ITEM_BYTES
@@ -132,16 +132,6 @@ CAST_GROUPS = Table(
     ),
     Column("whole_pool_confidence", pl.Float64, "0 to 1, in that verdict; null without one", nullable=True),
     Column("whole_pool_reason", pl.String, "What that verdict rests on, or why there is none", nullable=True),
-)
-
-DEVICE_PEAKS = Table(
-    "device_peaks",
-    "One row per rank and device: what it is and can do at most (rules/devices.yaml). Sorted by rank, device.",
-    *_PLACE_COLUMNS,
-    Column("name", pl.String, "As the trace names it", nullable=True),
-    Column("spec", pl.String, "The row of rules/devices.yaml; null for an unknown device", nullable=True),
-    Column("peak_bytes_per_s", pl.Float64, "Peak memory bandwidth", nullable=True),
-    Column("source", pl.String, "Where that figure is from", nullable=True),
 )
 
 _PLACE = ["rank", "device"]
@@ -415,29 +405,6 @@ def _layers_of_steps(layers: pl.DataFrame, found: Attribution, complete: pl.Data
     places = found.activities.select("kernel_id", *_STEP).join(steps, on=_STEP, how="semi")
     of_steps = layers.drop_nulls("layer").join(places, on="kernel_id", validate="1:1")
     return of_steps.select(*_STEP, *_LAYER, "layer_type").unique()
-
-
-def device_peaks(trace: Trace) -> pl.DataFrame:
-    """The `device_peaks` table of a trace or run: of the devices that ran something."""
-    places = trace.kernels.select(_PLACE).unique().collect().sort(_PLACE).rows()
-    rows = [_device_row(trace, rank, device) for rank, device in places]
-    return DEVICE_PEAKS.check(pl.DataFrame(rows, schema=DEVICE_PEAKS.schema, orient="row"))
-
-
-def _device_row(trace: Trace, rank: int, device: int) -> tuple[object, ...]:
-    name = _device_name(trace, rank, device)
-    spec: DeviceSpec | None = known_devices().find(name)
-    figures = (spec.name, spec.peak_bytes_per_s, spec.source) if spec else (None, None, None)
-    return (rank, device, name, *figures)
-
-
-def _device_name(trace: Trace, rank: int, device: int) -> str | None:
-    """The name of a device of a rank's file; of a number that the file does not list, if all it lists are alike."""
-    part = next((part for part in trace.parts if part.rank == rank), trace.meta)
-    names = {listed.id: listed.name for listed in part.devices}
-    if device in names:
-        return names[device]
-    return next(iter(names.values())) if len(set(names.values())) == 1 else None
 
 
 # --- whole-pool casts ---

@@ -8,8 +8,8 @@ import orjson
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.casts import device_peaks
 from traceql.analyses.counted_steps import PER_STEP, counted_steps, in_counted, per_step
+from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.summary import Selection
 from traceql.names import ITEM_BYTES, torch_dtype
 from traceql.tables import Column, Table

@@ -137,6 +137,6 @@ RESULTS: dict[str, Result] = {
     "casts": Result("casts:CASTS", _from("casts:casts")),
     "cast_groups": Result("casts:CAST_GROUPS", lambda trace, steps: _named("casts:cast_report")(trace, steps).groups),
     "pool_casts": Result("pool_casts:POOL_CASTS", _selected("pool_casts:pool_casts")),
-    "device_peaks": Result("casts:DEVICE_PEAKS", _from("casts:device_peaks")),
+    "device_peaks": Result("device_peaks:DEVICE_PEAKS", _from("device_peaks:device_peaks")),
 }
 """Every result table by its name; registering one is one row."""

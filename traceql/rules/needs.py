@@ -6,7 +6,7 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.casts import device_peaks
+from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
 from traceql.errors import MissingDataError
 from traceql.trace import Trace

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from traceql import fmt
-from traceql.analyses.casts import device_peaks
+from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
 from traceql.analyses.replay_costs import Changes, Scaling
 from traceql.analyses.replay_graph import ReplayGraph
