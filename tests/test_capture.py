@@ -671,8 +671,30 @@ def test_prompts_are_the_same_each_time() -> None:
     assert prompts(TWO) == prompts(TWO)
     assert prompts(TWO) != prompts(msgspec.structs.replace(TWO, seed=1))
     ids = [token for prompt in prompts(msgspec.structs.replace(TWO, prompt_tokens=500)) for token in prompt]
+    assert len(ids) == 1000
     assert min(ids) >= workload.FIRST_TOKEN
     assert max(ids) < 1000
+
+
+def test_prompts_may_differ_in_length_and_begin_alike() -> None:
+    mixed = msgspec.structs.replace(TWO, batch_size=4, prompt_tokens=40, min_prompt_tokens=10)
+    assert [len(prompt) for prompt in prompts(mixed)] == [10, 20, 30, 40]
+    alike = prompts(msgspec.structs.replace(mixed, shared_prefix_tokens=15))
+    assert [len(prompt) for prompt in alike] == [10, 20, 30, 40]
+    assert alike[0] == alike[1][:10]
+    assert alike[1][:15] == alike[2][:15] == alike[3][:15]
+    assert len({tuple(prompt[15:20]) for prompt in alike[1:]}) == 3
+    one = msgspec.structs.replace(TWO, batch_size=1, prompt_tokens=40, min_prompt_tokens=10)
+    assert [len(prompt) for prompt in prompts(one)] == [40]
+
+
+@pytest.mark.parametrize("option", ["--min-prompt-tokens", "--shared-prefix-tokens"])
+def test_no_prompt_is_longer_than_the_longest(option: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["sglang", "--out", str(tmp_path / "out"), "--prompt-tokens", "5",
+                                       option, "6", "--url", "http://127.0.0.1:9"])  # fmt: skip
+    assert result.exit_code == 2
+    assert f"{option} is more than --prompt-tokens" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_problems_are_told_once() -> None:
         Report(time_s=7, pid=7, patch="q", state="off", facts={"reason": "no pool"}),
     ]
     assert problems(said) == [
-        "p left decode batches as they were: too many (at least 2,048 in a process)",
+        "p left batches as they were: too many (at least 2,048 in a process)",
         "q leaves the server as it is: no pool",
     ]
     assert problems(said[:2]) == []
@@ -527,11 +527,14 @@ def test_a_real_recording_has_steps_and_layers(made: Path, folder: Path, with_to
 def test_gathered_attention_is_the_same_bit_for_bit(
     version: str, rows: str, shares: str, folder: Path, with_torch: str
 ) -> None:
-    """Of a release's own backend: eager and replayed, padded batches, common prefixes, batches that do not fit."""
+    """Of a release's own backend: decode, eager and replayed, and prefill; padded batches, common prefixes, batches
+    that do not fit.
+    """
     package = release(version)
     options = {"gather-then-cast": {"rows": rows, "share-prefixes": shares}}
     found = run_helper("attention.py", [str(package)], environment(["gather-then-cast"], options, folder), with_torch)
     assert found["written first"]
+    assert found["prefilled first"]
     assert found["a wrong row shows"]
     assert found["left as they are"] == [True] * 4
     assert found["rows"] == {("auto", "off"): 264, ("auto", "on"): 256}.get((rows, shares), 60)
@@ -551,8 +554,14 @@ def test_gathered_attention_is_the_same_bit_for_bit(
             too_many += 1
         elif shares == "on" and "n_packed" in batch:
             assert batch["n_packed"] == batch["n_slots"]
+    for batch in found["prefill"]:
+        fits = rows == "auto" or batch["n_listed"] <= 60
+        assert batch["is_same"]
+        assert batch["n_gathers"] == 3 * fits
+        too_many += not fits
+    assert len(found["prefill"]) >= 7
     counted = [facts["n_batches"] for facts in told(folder, "gather-then-cast", "fallback")]
-    assert counted == [n for n in (1, 2, 4, 8) if n <= too_many]
+    assert counted == [n for n in (1, 2, 4, 8, 16) if n <= too_many]
     assert (too_many > 0) == (rows == "60")
     assert any(batch["n_padding"] for batch in found["batches"])
     assert any(batch["n_slots"] < batch["n_listed"] for batch in found["batches"])

@@ -1,8 +1,8 @@
-"""Run with the hook: decode attention of a real release on the CPU, gathered and not; prints what came out as JSON.
+"""Run with the hook: attention of a real release, gathered and not; prints what came out as JSON.
 
-Arguments: the folder of the package, the rows of the buffer, and whether shared prefixes are gathered once. Needs torch
-and, for the kernel, triton with TRITON_INTERPRET=1. The backend, its updater and the graph runner's decision are the
-release's; FlashInfer, the pool and CUDA graphs are stand-ins: a graph is the list of calls made while it is captured.
+Arguments: the folder of the package, and `cpu` (else) or `cuda`. The backend, its updaters and the graph runner's
+decision are the release's; the pool is a stand-in. On the CPU, with torch and triton (TRITON_INTERPRET=1), so are
+FlashInfer and CUDA graphs: a graph is the list of calls made while it is captured. On a GPU both are real.
 """
 # pyright: basic, reportMissingImports=false, reportOptionalSubscript=false, reportAttributeAccessIssue=false
 
@@ -16,8 +16,9 @@ from types import SimpleNamespace as Namespace
 import torch
 from stubs import stand_in_for_all_but
 
-LEFT, RIGHT, N_HEADS, N_LAYERS = 32, 16, 4, 3
-CONTEXT, N_REQUESTS, N_SLOTS = 64, 8, 256
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+LEFT, RIGHT, N_HEADS, N_LAYERS = (32, 16, 4, 3) if DEVICE == "cpu" else (512, 64, 16, 3)
+CONTEXT, N_REQUESTS, N_SLOTS, LONGEST = (64, 8, 256, 28) if DEVICE == "cpu" else (4096, 8, 30_000, 3000)
 BACKEND = "sglang.srt.layers.attention.flashinfer_mla_backend"
 RUNNERS = {
     "sglang.srt.model_executor.cuda_graph_runner": ("CudaGraphRunner", "can_run"),
@@ -38,9 +39,10 @@ def on_cpu(make):
     return made
 
 
-for name in ("empty", "zeros", "arange", "ones", "full"):
-    setattr(torch, name, on_cpu(getattr(torch, name)))
-torch.cuda.get_device_properties = lambda device: Namespace(multi_processor_count=2)
+if DEVICE == "cpu":
+    for name in ("empty", "zeros", "arange", "ones", "full"):
+        setattr(torch, name, on_cpu(getattr(torch, name)))
+    torch.cuda.get_device_properties = lambda device: Namespace(multi_processor_count=2)
 torch.manual_seed(5)
 random.seed(5)
 
@@ -55,9 +57,9 @@ def run(call):
 
 
 class Wrapper:
-    """FlashInfer's wrapper as far as SGLang uses it: the attention of each request over the rows it lists."""
+    """FlashInfer's wrapper as far as SGLang uses it: the causal attention of each request over the rows it lists."""
 
-    def __init__(self, workspace, *, use_cuda_graph=False, kv_indptr=None, kv_indices=None, backend, **buffers):
+    def __init__(self, workspace, *, use_cuda_graph=False, kv_indptr=None, kv_indices=None, backend="auto", **buffers):
         self._use_cuda_graph = use_cuda_graph
         self._kv_indptr_buf, self._kv_indices_buf = kv_indptr, kv_indices
         for name in ("_float_workspace_buffer", "_int_workspace_buffer", "_pin_memory_int_workspace_buffer"):
@@ -65,10 +67,10 @@ class Wrapper:
         self._cached_module = Namespace(plan=self._plan_fast)
 
     def _plan_fast(self, a, b, c, qo_indptr, kv_indptr, *others):
-        self._borders = kv_indptr.clone()
+        self._queries, self._borders = qo_indptr.clone(), kv_indptr.clone()
 
     def plan(self, qo_indptr, kv_indptr, kv_indices, *others):
-        self._borders = kv_indptr.clone()
+        self._queries, self._borders = qo_indptr.clone(), kv_indptr.clone()
         if self._use_cuda_graph:
             self._kv_indices_buf[: len(kv_indices)].copy_(kv_indices)
         else:
@@ -78,11 +80,14 @@ class Wrapper:
         assert left.dtype == right.dtype == torch.bfloat16
 
         def attend():
-            for i in range(len(q_nope)):
+            for i in range(len(self._queries) - 1):
                 rows = self._kv_indices_buf[self._borders[i] : self._borders[i + 1]].long()
-                k, rope = left[rows, 0].float(), right[rows, 0].float()
-                weights = torch.softmax(q_nope[i].float() @ k.T + q_rope[i].float() @ rope.T, -1)
-                out[i] = (weights @ k).to(out.dtype)
+                first, last = int(self._queries[i]), int(self._queries[i + 1])
+                for j in range(first, last):
+                    seen = rows[: len(rows) - (last - 1 - j)]
+                    k, rope = left[seen, 0].float(), right[seen, 0].float()
+                    weights = torch.softmax(q_nope[j].float() @ k.T + q_rope[j].float() @ rope.T, -1)
+                    out[j] = (weights @ k).to(out.dtype)
 
         run(attend)
         return out
@@ -92,7 +97,8 @@ class MLATokenToKVPool:
     dtype, size, start_layer, page_size = torch.float8_e4m3fn, N_SLOTS - 1, 0, 1
 
     def __init__(self):
-        self.layers = [torch.randn(N_SLOTS, 1, LEFT + RIGHT).to(self.dtype) for _ in range(N_LAYERS)]
+        rows = [torch.randn(N_SLOTS, 1, LEFT + RIGHT).to(self.dtype) for _ in range(N_LAYERS)]
+        self.layers = [layer.to(DEVICE) for layer in rows]
         self.n_written = 0
 
     def get_key_buffer(self, layer_id):
@@ -141,12 +147,11 @@ args = Namespace(
     disable_radix_cache=False,
 )
 STAND_INS = {
-    "BatchMLAPagedAttentionWrapper": Wrapper,
+    **({"BatchMLAPagedAttentionWrapper": Wrapper} if DEVICE == "cpu" else {}),
     "BatchPrefillWithRaggedKVCacheWrapper": lambda *args, **kwargs: None,
-    "FlashInferMLAIndicesUpdaterPrefill": lambda *args: None,
     "FlashInferMhaChunkKVRunner": lambda *args: None,
     "create_flashinfer_kv_indices_triton": ListSlots(),
-    "envs": Namespace(SGLANG_FLASHINFER_WORKSPACE_SIZE=Namespace(get=lambda: 16)),
+    "envs": Namespace(SGLANG_FLASHINFER_WORKSPACE_SIZE=Namespace(get=lambda: 16 if DEVICE == "cpu" else 1 << 27)),
     "get_buffer": lambda name, make: make(),
     "get_global_server_args": lambda: args,
     "get_disagg": lambda: args,
@@ -179,12 +184,26 @@ def counted_gather_cast(*args, **kwargs):
 patch_kernel.gather_cast = counted_gather_cast
 
 pool = MLATokenToKVPool()
-table = torch.zeros(N_REQUESTS, CONTEXT, dtype=torch.int32)
-table[:, :28] = (torch.randperm(N_SLOTS - 1)[: N_REQUESTS * 28] + 1).to(torch.int32).view(N_REQUESTS, 28)
-table[2, :20] = table[5, :20]  # a prefix in common
-table[6, :11] = table[5, :11]
-layers = [Namespace(layer_id=i, tp_q_head_num=N_HEADS, head_dim=LEFT + RIGHT, v_head_dim=LEFT) for i in range(N_LAYERS)]
-decode_mode = Namespace(is_decode_or_idle=lambda: True, is_decode=lambda: True, is_target_verify=lambda: False)
+table = torch.zeros(N_REQUESTS, CONTEXT, dtype=torch.int32, device=DEVICE)
+listed = torch.randperm(N_SLOTS - 1)[: N_REQUESTS * LONGEST] + 1
+table[:, :LONGEST] = listed.to(table).view(N_REQUESTS, LONGEST)
+table[2, : LONGEST * 5 // 7] = table[5, : LONGEST * 5 // 7]  # a prefix in common
+table[6, : LONGEST * 2 // 5] = table[5, : LONGEST * 2 // 5]
+widths = {"tp_q_head_num": N_HEADS, "head_dim": LEFT + RIGHT, "v_head_dim": LEFT}
+layers = [Namespace(layer_id=i, logit_cap=0, **widths) for i in range(N_LAYERS)]
+
+
+class Mode:
+    """A forward mode: `is_...()` is true of the names that it is given."""
+
+    def __init__(self, *names):
+        self._names = names
+
+    def __getattr__(self, name):
+        return lambda: name in self._names
+
+
+decode_mode, extend_mode = Mode("is_decode_or_idle", "is_decode"), Mode("is_extend")
 config = Namespace(
     context_len=CONTEXT,
     num_attention_heads=N_HEADS,
@@ -199,7 +218,7 @@ config = Namespace(
 def model_runner(**changed):
     return Namespace(
         model_config=config,
-        device="cpu",
+        device=DEVICE,
         page_size=1,
         dtype=torch.bfloat16,
         kv_index_translator=Translator(),
@@ -220,21 +239,27 @@ def batch_of(requests, lengths, **changed):
         **{
             "batch_size": n,
             "forward_mode": decode_mode,
-            "req_pool_indices": torch.tensor(requests),
-            "seq_lens": torch.tensor(lengths, dtype=torch.int32),
+            "req_pool_indices": torch.tensor(requests, device=DEVICE),
+            "seq_lens": torch.tensor(lengths, dtype=torch.int32, device=DEVICE),
             "seq_lens_cpu": torch.tensor(lengths, dtype=torch.int32),
             "seq_lens_sum": sum(lengths),
-            "positions": torch.zeros(n),
+            "positions": torch.zeros(n, device=DEVICE),
             "spec_info": None,
             "kv_loc_plan": None,
             "token_to_kv_pool": pool,
             "out_cache_loc": None,
+            "attn_attend_prefix_cache": None,
+            "attn_dcp_metadata": None,
             "replace_embeds": None,
             "input_ids": torch.zeros(n),
             "capture_hidden_mode": 0,
         }
         | changed
     )
+
+
+def queries(n):
+    return (torch.randn(n, N_HEADS, LEFT + RIGHT) / LEFT**0.5).bfloat16().to(DEVICE)
 
 
 def parts(q):
@@ -249,24 +274,54 @@ def eager(backend, requests, lengths, q, **written):
     return torch.stack([output.view(len(q), -1) for output in outputs])
 
 
+def prefill(backend, requests, prefixes, lengths, q, **written):
+    """One prefill pass' attention: the tokens of each request from its prefix on, which the pool has already."""
+    batch = batch_of(
+        requests,
+        lengths,
+        forward_mode=extend_mode,
+        extend_prefix_lens=torch.tensor(prefixes, dtype=torch.int32, device=DEVICE),
+        extend_prefix_lens_cpu=prefixes,
+        out_cache_loc=written.pop("slots", None),
+    )
+    backend.init_forward_metadata(batch)
+    k, k_rope = written.get("k"), written.get("k_rope")
+    q_nope, q_rope = parts(q)
+    outputs = [backend.forward_extend(q_nope, k, k, layer, batch, q_rope=q_rope, k_rope=k_rope) for layer in layers]
+    assert batch.token_to_kv_pool is pool
+    return torch.stack([output.view(len(q), -1) for output in outputs])
+
+
+def captured(call):
+    """What a call captures: a function that replays it, and what it returned."""
+    global tape  # noqa: PLW0603 - what is captured
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            returned = call()
+        return graph.replay, returned
+    tape = calls = []
+    returned = call()
+    tape = None
+    return (lambda: [again() for again in calls]), returned
+
+
 class Graphs:
     """Captured decode steps, replayed as the release's runner does it: padded to the next captured batch size."""
 
     def __init__(self, backend):
-        global tape  # noqa: PLW0603 - what is captured
-        self.backend, self.tapes, self.outputs = backend, {}, {}
+        self.backend, self.replays, self.outputs = backend, {}, {}
         backend.init_cuda_graph_state(8, 8)
-        self.requests = torch.zeros(8, dtype=torch.int64)
-        self.lengths = torch.ones(8, dtype=torch.int32)
-        self.q = parts(torch.randn(8, N_HEADS, LEFT + RIGHT).bfloat16())
+        self.requests = torch.zeros(8, dtype=torch.int64, device=DEVICE)
+        self.lengths = torch.ones(8, dtype=torch.int32, device=DEVICE)
+        self.q = parts(queries(8))
         for n in reversed(CAPTURED):
             batch = batch_of([0] * n, [1] * n, req_pool_indices=self.requests[:n], seq_lens=self.lengths[:n])
             self._plan_capture(batch)
             q = [part[:n] for part in self.q]
             attend(backend, batch, *q)  # runners warm up before they capture
-            tape = []
-            self.outputs[n] = attend(backend, batch, *q)
-            self.tapes[n], tape = tape, None
+            self.replays[n], self.outputs[n] = captured(lambda batch=batch, q=q: attend(backend, batch, *q))
 
     def _plan_capture(self, batch):
         if hasattr(self.backend, "init_forward_metadata_out_graph"):
@@ -297,7 +352,8 @@ class Graphs:
         padded = next(size for size in CAPTURED if size >= n)
         self.requests.zero_()
         self.lengths.fill_(1)
-        self.requests[:n], self.lengths[:n] = torch.tensor(requests), torch.tensor(lengths)
+        self.requests[:n] = torch.tensor(requests, device=DEVICE)
+        self.lengths[:n] = torch.tensor(lengths, device=DEVICE)
         for buffer, part in zip(self.q, parts(q), strict=True):
             buffer[:n] = part
         self._plan_replay(
@@ -310,8 +366,7 @@ class Graphs:
         )
         for output in self.outputs[padded]:
             output.fill_(float("nan"))
-        for call in self.tapes[padded]:
-            call()
+        self.replays[padded]()
         return torch.stack([output.view(padded, -1)[:n] for output in self.outputs[padded]])
 
 
@@ -353,18 +408,15 @@ results["left as they are"] = [other.traceql_staging is None for other in others
 
 def random_batch():
     n = random.randint(1, 8)
-    return random.sample(range(N_REQUESTS), n), [random.randint(1, 28) for _ in range(n)]
-
-
-def queries(n):
-    return torch.randn(n, N_HEADS, LEFT + RIGHT).bfloat16()
+    return random.sample(range(N_REQUESTS), n), [random.randint(1, LONGEST) for _ in range(n)]
 
 
 def same(a, b):
     return bool(torch.equal(a, b)) and not bool(a.isnan().any())
 
 
-BATCHES = [([0], [1]), ([3], [28]), ([5, 2, 7], [9, 28, 1]), ([5, 2, 6], [28, 28, 28]), (list(range(8)), [28] * 8)]
+BATCHES = [([0], [1]), ([3], [LONGEST]), ([5, 2, 7], [9, LONGEST, 1]), ([5, 2, 6], [LONGEST] * 3)]
+BATCHES += [(list(range(8)), [LONGEST] * 8)]
 BATCHES += [random_batch() for _ in range(4)]
 graphs_plain, graphs = Graphs(plain), Graphs(gathering)
 found = []
@@ -398,16 +450,40 @@ for requests, lengths in BATCHES:
     found.append(row)
 results["batches"] = found
 
-# what a step writes is there before the step reads
-slots = table[torch.tensor([1, 4]), torch.tensor([6, 8])].long()
-written = {"slots": slots, "k": torch.randn(2, 1, LEFT).bfloat16(), "k_rope": torch.randn(2, 1, RIGHT).bfloat16()}
+# prefill that reads the pool: some tokens of each request, behind a prefix that the pool has
+results["prefill"] = []
+for requests, lengths in BATCHES:
+    prefixes = [length - random.randint(1, min(length, 3)) for length in lengths]
+    if not any(prefixes):
+        continue
+    q = queries(sum(lengths) - sum(prefixes))
+    expected = prefill(plain, requests, prefixes, lengths, q)
+    before = kernel_calls
+    is_same = same(prefill(gathering, requests, prefixes, lengths, q), expected)
+    row = {"n_listed": sum(lengths), "is_same": is_same, "n_gathers": kernel_calls - before}
+    results["prefill"].append(row)
+
+# what a pass writes is there before it reads
+requests, lengths, slots = [1, 4], [7, 9], table[torch.tensor([1, 4]), torch.tensor([6, 8])].long()
+
+
+def new_rows():
+    rows = torch.randn(2, 1, LEFT + RIGHT).bfloat16().to(DEVICE)
+    return {"slots": slots, "k": rows[..., :LEFT], "k_rope": rows[..., LEFT:]}
+
+
 q = queries(2)
-output = eager(gathering, [1, 4], [7, 9], q, **written)
-results["written first"] = pool.n_written == N_LAYERS and same(output, eager(plain, [1, 4], [7, 9], q))
+output = eager(gathering, requests, lengths, q, **new_rows())
+results["written first"] = pool.n_written == N_LAYERS and same(output, eager(plain, requests, lengths, q))
+output = prefill(gathering, requests, [6, 8], lengths, q, **new_rows())
+results["prefilled first"] = pool.n_written == 2 * N_LAYERS and same(
+    output, prefill(plain, requests, [6, 8], lengths, q)
+)
 
 # a wrong row must show, or the comparisons say nothing
-output = eager(gathering, [1], [5], q[:1])
+outputs = [eager(gathering, [1], [5], q[:1]), prefill(gathering, [1], [4], [5], q[:1])]
 for layer in pool.layers:
     layer.view(torch.uint8)[table[1, 2].item()] += 8
-results["a wrong row shows"] = not torch.equal(output, eager(gathering, [1], [5], q[:1]))
+changed = [eager(gathering, [1], [5], q[:1]), prefill(gathering, [1], [4], [5], q[:1])]
+results["a wrong row shows"] = not any(map(torch.equal, outputs, changed))
 print(json.dumps(results))

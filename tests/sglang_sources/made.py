@@ -29,6 +29,10 @@ class FlashInferMLAAttnBackend:
         k_buffer = forward_batch.token_to_kv_pool.get_key_buffer(layer.layer_id).to(q.dtype)
         return self.forward_metadata.decode_wrapper.run(q, k_buffer)
 
+    def forward_extend(self, q, k, v, layer, forward_batch):
+        k_buffer = forward_batch.token_to_kv_pool.get_key_buffer(layer.layer_id).to(q.dtype)
+        return self.forward_metadata.prefill_wrapper.run(q, k_buffer)
+
 
 class FlashInferMLAIndicesUpdaterDecode:
     def call_begin_forward(self, wrapper, paged_kernel_lens_sum, q_indptr, kv_indptr, init_metadata_replay=False,
@@ -38,6 +42,13 @@ class FlashInferMLAIndicesUpdaterDecode:
             wrapper.plan(q_indptr, kv_indptr, kv_indices, kv_lens, 1)
         else:
             wrapper.plan(fast_decode_kwargs["qo_indptr_cpu"], fast_decode_kwargs["kv_indptr_cpu"], kv_indices, 1)
+
+
+class FlashInferMLAIndicesUpdaterPrefill:
+    def call_begin_forward(self, wrapper_paged, paged_kernel_lens_sum, qo_indptr, kv_indptr, use_ragged,
+                           spec_info=None):
+        kv_indices, kv_len_arr = self.kv_indices, kv_indptr[1:] - kv_indptr[:-1]
+        wrapper_paged.plan(qo_indptr, kv_indptr, kv_indices, kv_len_arr, 1)
 '''
 
 GRAPH_RUNNER = """

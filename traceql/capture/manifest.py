@@ -24,10 +24,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     batch_size: int
     prompt_tokens: int
-    """Tokens of each prompt."""
+    """Tokens of the longest prompt, the last."""
     seed: int
     vocab_size: int
     """Token ids are drawn below it."""
+    min_prompt_tokens: int | None = None
+    """Tokens of the shortest prompt, the first; the others lie evenly between. None: all are equally long."""
+    shared_prefix_tokens: int = 0
+    """Tokens at the start of a prompt that all prompts have in common."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,8 @@ class Settings:
     warmup_steps: int = 20
     batch_size: int = 8
     prompt_tokens: int = 4096
+    min_prompt_tokens: int | None = None
+    shared_prefix_tokens: int = 0
     seed: int = 0
     stage: str = "decode"
     with_stack: bool = False
@@ -177,6 +179,8 @@ def _captured(settings: Settings, client: Client, verify: Verify, progress: Prog
     workload = Workload(
         batch_size=settings.batch_size,
         prompt_tokens=settings.prompt_tokens,
+        min_prompt_tokens=settings.min_prompt_tokens,
+        shared_prefix_tokens=settings.shared_prefix_tokens,
         seed=settings.seed,
         vocab_size=_vocabulary(config),
     )

@@ -24,10 +24,21 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 def prompts(workload: Workload) -> list[list[int]]:
     """The batch: as many random token ids as the workload says, always the same."""
     rng = random.Random(workload.seed)  # noqa: S311 - not for secrets
-    return [
-        [rng.randrange(FIRST_TOKEN, workload.vocab_size) for _ in range(workload.prompt_tokens)]
-        for _ in range(workload.batch_size)
-    ]
+    prefix = _random_tokens(rng, workload.shared_prefix_tokens, workload)
+    own = [_random_tokens(rng, max(0, length - len(prefix)), workload) for length in prompt_lengths(workload)]
+    return [(prefix + tokens)[:length] for tokens, length in zip(own, prompt_lengths(workload), strict=True)]
+
+
+def prompt_lengths(workload: Workload) -> list[int]:
+    """Tokens of each prompt, the shortest first."""
+    longest, shortest = workload.prompt_tokens, workload.min_prompt_tokens
+    below = longest - (longest if shortest is None else shortest)
+    last = workload.batch_size - 1
+    return [longest - below * (last - i) // max(1, last) for i in range(workload.batch_size)]
+
+
+def _random_tokens(rng: random.Random, n_tokens: int, workload: Workload) -> list[int]:
+    return [rng.randrange(FIRST_TOKEN, workload.vocab_size) for _ in range(n_tokens)]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ capture_options = combine(
                  help="Requests at once."),
     click.option("--prompt-tokens", type=click.IntRange(min=1), default=4096, show_default=True, metavar="N",
                  help="Length of each prompt."),
+    click.option("--min-prompt-tokens", type=click.IntRange(min=1), metavar="N",
+                 help="Mixed lengths: the shortest prompt has N tokens, the longest --prompt-tokens."),
+    click.option("--shared-prefix-tokens", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+                 help="First tokens that all prompts have in common, for a server with a radix cache."),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
                  help="Of the random prompts."),
     click.option("--stage", type=click.Choice(["decode", "any"]), default="decode", show_default=True,
@@ -166,6 +170,9 @@ def make_settings(server_command: tuple[str, ...], url: str | None, options: dic
     from traceql.capture.run import Settings  # noqa: PLC0415
 
     given = dict(options)
+    for name in ("min_prompt_tokens", "shared_prefix_tokens"):
+        if (given[name] or 0) > given["prompt_tokens"]:
+            raise click.UsageError(f"--{name.replace('_', '-')} is more than --prompt-tokens.")
     patching = Patching(given.pop("patches"), patch_settings(given.pop("patch_options")))
     return Settings(command=server_command, url=url, patching=patching, **given)
 

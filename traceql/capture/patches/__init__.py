@@ -166,7 +166,7 @@ def problems(said: Iterable[Report]) -> list[str]:
 _PROBLEMS = {
     "off": "leaves the server as it is",
     "failed": "failed",
-    "fallback": "left decode batches as they were",
+    "fallback": "left batches as they were",
 }
 
 

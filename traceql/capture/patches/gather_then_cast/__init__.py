@@ -1,9 +1,11 @@
-"""Decode attention that casts only the KV rows it reads. Runs in the server's processes.
+"""Attention that casts only the KV rows it reads. Runs in the server's processes.
 
 As it stands, FlashInfer's MLA backend casts a layer's whole pool and hands the attention a list of slots. Here the
 slots on that list are packed, in the wanted type, into a buffer, and the attention is handed the places in the buffer.
-Both are decided when a batch is planned: `plan` puts a `Gather` on the attention's wrapper, and `decode` uses it where
-there is one. Under CUDA graphs the plan of the capture stays, the lists it reads are filled before each replay.
+Both are decided when a batch is planned: `plan` and `plan_prefill` put a `Gather` on the attention's wrapper, and
+`decode` and `prefill` use it where there is one. Under CUDA graphs, which only decode has here, the plan of the capture
+stays, and the lists it reads are filled before each replay. Prefill reads the pool only where requests have a prefix in
+it that is short, or where the server was told to; else it reads what it has just computed, or gathers by itself.
 """
 # torch is the server's; without it nothing in this file has a type.
 # pyright: basic, reportMissingImports=false
@@ -28,7 +30,14 @@ _GATHER = "traceql_gather"
 def wraps(context):
     """What takes the place of each function, by role."""
     patch = _GatherThenCast(context)
-    return {"init": patch.init, "plan": patch.plan, "decode": patch.decode, "admit": patch.admit}
+    return {
+        "init": patch.init,
+        "plan": patch.plan,
+        "plan_prefill": patch.plan_prefill,
+        "decode": patch.decode,
+        "prefill": patch.prefill,
+        "admit": patch.admit,
+    }
 
 
 class _GatherThenCast:
@@ -62,30 +71,31 @@ class _GatherThenCast:
                 return original(*args, **kwargs)
             if call.arguments["init_metadata_replay"]:
                 return _replay(original, call, staging)
-            wrapper = call.arguments["wrapper"]
-            setattr(wrapper, _GATHER, None)
-            if self._is_gathered(call.arguments, staging):
-                call.arguments["wrapper"] = _Planner(wrapper, staging, backend)
-            return original(*call.args, **call.kwargs)
+            return self._planned(original, call, "wrapper", staging)
+
+        return call_begin_forward
+
+    def plan_prefill(self, original):
+        """A prefill batch's plan, likewise; one that is not going to read the pool has none to decide."""
+        signature = inspect.signature(original)
+
+        def call_begin_forward(*args, **kwargs):
+            call = signature.bind(*args, **kwargs)
+            call.apply_defaults()
+            staging = getattr(call.arguments["self"].attn_backend, _STAGING, None)
+            if staging is None or call.arguments["use_ragged"]:
+                return original(*args, **kwargs)
+            return self._planned(original, call, "wrapper_paged", staging)
 
         return call_begin_forward
 
     def decode(self, original):
-        """One layer's decode attention: where the batch's plan says so, the pool it reads is the packed rows."""
+        """One layer's decode attention."""
+        return self._reading_packed(original, lambda metadata: metadata.decode_wrapper)
 
-        def forward_decode(self_, q, k, v, layer, forward_batch, *args, **kwargs):  # noqa: PLR0917 - the release's
-            gather = getattr(self_.forward_metadata.decode_wrapper, _GATHER, None)
-            if gather is None:
-                return original(self_, q, k, v, layer, forward_batch, *args, **kwargs)
-            holder = {"self": self_, "forward_batch": forward_batch}[self._holder]
-            pool = holder.token_to_kv_pool
-            holder.token_to_kv_pool = _PackedPool(pool, gather)
-            try:
-                return original(self_, q, k, v, layer, forward_batch, *args, **kwargs)
-            finally:
-                holder.token_to_kv_pool = pool
-
-        return forward_decode
+    def prefill(self, original):
+        """One layer's prefill attention."""
+        return self._reading_packed(original, lambda metadata: metadata.prefill_wrapper)
 
     def admit(self, original):
         """Whether a batch may be run by a CUDA graph: not one that does not fit, which is then planned eagerly."""
@@ -98,6 +108,31 @@ class _GatherThenCast:
             return staging is None or staging.holds(_padded_length(self_, forward_batch))
 
         return can_run
+
+    def _planned(self, original, call, name, staging):
+        """Plans a batch that is run eagerly or captured; `name` is the argument that is its attention wrapper."""
+        wrapper = call.arguments[name]
+        setattr(wrapper, _GATHER, None)
+        if self._is_gathered(call.arguments, staging):
+            call.arguments[name] = _Planner(wrapper, staging, call.arguments["self"].attn_backend)
+        return original(*call.args, **call.kwargs)
+
+    def _reading_packed(self, original, wrapper_of):
+        """One layer's attention: where its batch's plan says so, the pool it reads is the packed rows."""
+
+        def forward(self_, q, k, v, layer, forward_batch, *args, **kwargs):  # noqa: PLR0917 - the release's
+            gather = getattr(wrapper_of(self_.forward_metadata), _GATHER, None)
+            if gather is None:
+                return original(self_, q, k, v, layer, forward_batch, *args, **kwargs)
+            holder = {"self": self_, "forward_batch": forward_batch}[self._holder]
+            pool = holder.token_to_kv_pool
+            holder.token_to_kv_pool = _PackedPool(pool, gather)
+            try:
+                return original(self_, q, k, v, layer, forward_batch, *args, **kwargs)
+            finally:
+                holder.token_to_kv_pool = pool
+
+        return forward
 
     def _is_gathered(self, plan, staging):
         n_listed = plan["paged_kernel_lens_sum"]
@@ -136,7 +171,7 @@ class _GatherThenCast:
         return staging
 
     def _unfit(self, runner):
-        """Why a runner's decode steps stay as they are; empty where they need not."""
+        """Why a runner's steps stay as they are; empty where they need not."""
         pool, config = runner.token_to_kv_pool, runner.model_config
         widths = (config.kv_lora_rank, config.qk_rope_head_dim)
         if type(pool).__name__ != "MLATokenToKVPool" or pool.dtype not in FP8:
@@ -176,7 +211,7 @@ class _Planner:
 
 
 class _PackedPool:
-    """The KV pool as decode sees it: what is read are the packed rows, all else is the pool's."""
+    """The KV pool as attention sees it: what is read are the packed rows, all else is the pool's."""
 
     def __init__(self, pool, gather):
         self._pool, self._gather = pool, gather
@@ -189,7 +224,7 @@ class _PackedPool:
 
 
 class _Fallbacks:
-    """Counts decode batches that keep the whole-pool cast; reports the 1st, 2nd, 4th, 8th... of each reason."""
+    """Counts batches that keep the whole-pool cast; reports the 1st, 2nd, 4th, 8th... of each reason."""
 
     def __init__(self, context):
         self._context = context
@@ -199,7 +234,7 @@ class _Fallbacks:
         n = self._counts[reason] = self._counts.get(reason, 0) + 1
         if n & (n - 1) == 0:
             self._context.report("fallback", reason=reason, n_batches=n)
-            _log.warning("gather-then-cast: %d decode batches cast the whole pool: %s", n, reason)
+            _log.warning("gather-then-cast: %d batches cast the whole pool: %s", n, reason)
 
 
 def _replay(original, call, staging):
