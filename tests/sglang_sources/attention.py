@@ -17,6 +17,9 @@ import torch
 from stubs import stand_in_for_all_but
 
 DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+flashinfer = (
+    importlib.import_module("flashinfer") if DEVICE == "cuda" else None
+)  # before stand-ins for what it may lack
 LEFT, RIGHT, N_HEADS, N_LAYERS = (32, 16, 4, 3) if DEVICE == "cpu" else (512, 64, 16, 3)
 CONTEXT, N_REQUESTS, N_SLOTS, LONGEST = (64, 8, 256, 28) if DEVICE == "cpu" else (4096, 8, 30_000, 3000)
 BACKEND = "sglang.srt.layers.attention.flashinfer_mla_backend"
@@ -147,7 +150,7 @@ args = Namespace(
     disable_radix_cache=False,
 )
 STAND_INS = {
-    **({"BatchMLAPagedAttentionWrapper": Wrapper} if DEVICE == "cpu" else {}),
+    "BatchMLAPagedAttentionWrapper": Wrapper if flashinfer is None else flashinfer.mla.BatchMLAPagedAttentionWrapper,
     "BatchPrefillWithRaggedKVCacheWrapper": lambda *args, **kwargs: None,
     "FlashInferMhaChunkKVRunner": lambda *args: None,
     "create_flashinfer_kv_indices_triton": ListSlots(),
@@ -438,9 +441,14 @@ for requests, lengths in BATCHES:
         row["n_packed"] = int(gathering.traceql_staging.shared.count)
     if fits:
         before = kernel_calls
-        row["graph"] = same(graphs.replay(requests, lengths, q), expected)
-        row["graph_plain"] = same(graphs_plain.replay(requests, lengths, q), expected)
+        replayed = graphs.replay(requests, lengths, q)
         row["n_graph_gathers"] = kernel_calls - before
+        plainly = graphs_plain.replay(requests, lengths, q)
+        row["graph"] = same(replayed, plainly)
+        # FlashInfer splits a padded batch in another way: of its results not all bits are the same
+        row["graph_plain"] = same(plainly, expected) or (
+            DEVICE == "cuda" and torch.allclose(plainly, expected, 1e-2, 1e-2)
+        )
     else:
         try:
             graphs.replay(requests, lengths, q)
