@@ -23,6 +23,7 @@ COMMANDS = {
     "critical-path": "What makes a step as long as it is: its critical path.",
     "query": "A question in SQL, about a trace's tables and every result.",
     "tables": "The tables and columns that a query can name.",
+    "export": "Every table as Parquet, CSV or Arrow files, with their schema.",
     "ranks": "The ranks of a run side by side: who waits, for whom and why.",
     "baseline": "Recordings kept to compare later ones with.",
     "capture": "Make traces of an SGLang server, patched or not, with its pace without profiler.",
