@@ -22,6 +22,7 @@ COMMANDS = {
     "whatif": "What steps would take with a fix: a replay with other costs.",
     "critical-path": "What makes a step as long as it is: its critical path.",
     "query": "A question in SQL, about a trace's tables and every result.",
+    "shell": "A prompt for such questions, with completion and history.",
     "tables": "The tables and columns that a query can name.",
     "export": "Every table as Parquet, CSV or Arrow files, with their schema.",
     "ranks": "The ranks of a run side by side: who waits, for whom and why.",
