@@ -1,7 +1,7 @@
 # In an environment with `pip install -e '.[dev]'`.
 PYTHON ?= python
 
-.PHONY: test golden docs check
+.PHONY: test golden docs site check
 
 test:           ## quick tests
 	$(PYTHON) -m pytest
@@ -11,8 +11,11 @@ golden:         ## accept the present output as right, after you have looked at 
 	TRACEQL_UPDATE_GOLDEN=1 $(PYTHON) -m pytest -q -m browser tests/test_browser.py
 	git diff --stat -- tests/golden docs/img
 
-docs:           ## write docs/cli.md, docs/tables.md and docs/rules.md from the code
-	$(PYTHON) docs/generate.py
+docs:           ## write the pages that come from the code, and run the commands that pages show
+	$(PYTHON) docs/generate.py --run
+
+site:           ## build the documentation as a site, in build/site
+	$(PYTHON) docs/build_site.py
 
 check:          ## what continuous integration checks besides tests
 	ruff check
