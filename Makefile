@@ -1,7 +1,7 @@
 # In an environment with `pip install -e '.[dev]'`.
 PYTHON ?= python
 
-.PHONY: test golden docs site check
+.PHONY: test golden docs site notebooks check
 
 test:           ## quick tests
 	$(PYTHON) -m pytest
@@ -16,6 +16,9 @@ docs:           ## write the pages that come from the code, and run the commands
 
 site:           ## build the documentation as a site, in build/site
 	$(PYTHON) docs/build_site.py
+
+notebooks:      ## run the notebooks, and keep what they show
+	$(PYTHON) tests/notebook_runs.py
 
 check:          ## what continuous integration checks besides tests
 	ruff check

@@ -14,9 +14,11 @@ import termios
 import time
 
 import pytest
+from click.testing import CliRunner
 from conftest import FIXTURES
 
 from traceql.analyses.query import tables
+from traceql.cli import main
 from traceql.cli.shell_prompt import is_complete
 from traceql.cli.sql_text import candidates, statements, tokens
 
@@ -141,8 +143,8 @@ def test_a_script_of_data_has_answers_only():
     ],
 )
 def test_a_fault_ends_a_script(text, message, hint):
-    done = script(text)
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, COMMAND[3:], input=text)
+    assert done.exit_code == 2
     assert message in done.stderr.splitlines()[0]
     assert done.stderr.startswith("error: ")
     assert hint in done.stderr
@@ -150,8 +152,8 @@ def test_a_fault_ends_a_script(text, message, hint):
 
 
 def test_statements_and_trace_cannot_both_be_standard_input():
-    done = subprocess.run([*COMMAND[:-1], "-"], input="", capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, ["shell", "-"], input="")
+    assert done.exit_code == 2
     assert "name the trace's file" in done.stderr
 
 
