@@ -49,15 +49,24 @@ def _commands(body: str) -> list[str]:
 
 def _run(body: str, head: str | None) -> Iterator[str]:
     for number, command in enumerate(_commands(body)):
-        program, *arguments = shlex.split(command[2:].replace("\\\n", ""))
+        *typed, (program, *arguments) = _piped(command)
         assert program == "traceql", command
-        done = CliRunner().invoke(main, arguments)
+        done = CliRunner().invoke(main, arguments, input=" ".join(typed[0][1:]) if typed else None)
         assert done.exit_code in _FINE, (command, done.output)
         lines = done.stdout.splitlines(keepends=True)
         n_shown = int(head) if head else len(lines)
         cut = [_CUT] if len(lines) > n_shown else []
         yield from ["\n"] * (number > 0)
         yield from (command, *lines[:n_shown], *cut)
+
+
+def _piped(command: str) -> list[list[str]]:
+    """The words of a command, `traceql ...` or `echo ... | traceql ...`."""
+    words = shlex.split(command[2:].replace("\\\n", ""))
+    if words[0] != "echo":
+        return [words]
+    pipe = words.index("|")
+    return [words[:pipe], words[pipe + 1 :]]
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ EXAMPLES = {
     "whatif": (f"traceql whatif {_GRAPH} --scale \"category = 'cast'\" 0", 24),
     "critical-path": (f"traceql critical-path {_EAGER}", None),
     "query": (f'traceql query {_GRAPH} "SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) FROM steps GROUP BY stage"', None),
+    "shell": (f'echo "SELECT COUNT(*) AS n FROM kernels; SELECT * FROM memory;" | traceql shell {_GRAPH}', None),
     "tables": ("traceql tables steps", None),
     "ranks": (f"traceql ranks '{_RANKS}'", None),
     "export": (f"traceql export {_EAGER} -o tables --format csv --tables kernels,steps,casts,memory", None),
@@ -138,7 +139,14 @@ def command_page(name: str) -> str:
     return "\n\n".join((_WARNING, f"# traceql {name}", head, *more, *_example(name), *rest)) + "\n"
 
 
+PICTURES = {"report": ("The head of a page: the step, who sets the pace, the findings", "report-graph-1280.png")}
+"""What the page of a command shows instead."""
+
+
 def _example(name: str) -> Iterator[str]:
+    if name in PICTURES:
+        text, file = PICTURES[name]
+        yield f"![{text}](../img/{file})"
     if name not in EXAMPLES:
         return
     commands, n_lines = EXAMPLES[name]

@@ -66,7 +66,7 @@ class Session:
         result = formatted(
             form,
             to_file=output is not None,
-            page=lambda: query_page.query_page(answer),
+            page=lambda: query_page.query_page(answer, whole=".output FILE"),
             table=lambda: answer.frame,
             document=lambda: query_page.query_json(answer),
         )

@@ -15,8 +15,13 @@ SHOWN = 100
 """Rows of an answer that are printed; data holds all."""
 
 
-def query_page(answer: Answer) -> list[Section]:
-    """The answer as a table: numbers as they are, names cut where the page is too narrow; notes below."""
+def query_page(answer: Answer, *, whole: str = "--format csv, json or parquet") -> list[Section]:
+    """The answer as a table: numbers as they are, names cut where the page is too narrow; notes below.
+
+    Args:
+        answer: the answer.
+        whole: what holds all rows, to be named where some are left out.
+    """
     frame = answer.frame
     columns = tuple(
         Column(
@@ -26,9 +31,7 @@ def query_page(answer: Answer) -> list[Section]:
     )
     rows = tuple(tuple(_text(value) for value in row) for row in frame.head(SHOWN).iter_rows())
     lines = () if rows else ("no rows",)
-    more = (
-        [f"{SHOWN} of {frame.height:,} rows; --format csv, json or parquet holds all"] if frame.height > SHOWN else []
-    )
+    more = [f"{SHOWN} of {frame.height:,} rows; {whole} holds all"] if frame.height > SHOWN else []
     notes = (*more, *query_notes(answer))
     return [Section(lines=lines, table=TextTable(columns, rows) if rows else None, notes=notes)]
 
