@@ -151,6 +151,15 @@ def test_a_trace_without_work(tmp_path):
     assert all(table["why_empty"] for table in schema["tables"] if not table["n_rows"])
 
 
+def test_a_table_that_is_empty_in_the_steps_selected_says_so(tmp_path):
+    """Only the last step, which is not complete."""
+    export(RUN[0], "-o", tmp_path / "out", "--steps", "2:", "--tables", "step_stats,memory")
+    schema = json.loads((tmp_path / "out" / "schema.json").read_text())
+    reasons = {table["name"]: table["why_empty"] for table in schema["tables"]}
+    assert reasons["step_stats"] == "there is nothing of the kind, in the steps selected"
+    assert reasons["memory"] == "no allocation is recorded (profile_memory)"
+
+
 # --- the schema is a contract
 
 
@@ -219,16 +228,17 @@ def test_only_an_earlier_export_is_replaced(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out"]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path):
-    """Files of at most 2 kB: some tables fit, kernels do not."""
+@pytest.mark.parametrize("form", ["parquet", "csv", "arrow"])
+def test_what_cannot_be_written_leaves_nothing(tmp_path, form):
+    """Files of at most 9 kB: some tables fit, kernels do not."""
     folder = tmp_path / "out"
     export(RUN[0], "-o", folder, "--tables", "threads")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     command = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
         "from traceql.cli import main; main(sys.argv[1:])"
     )
-    arguments = ["export", RUN[0], "-o", folder, "--force", "--format", "csv", "--tables", "threads,kernels"]
+    arguments = ["export", RUN[0], "-o", folder, "--force", "--format", form, "--tables", "threads,kernels"]
     done = subprocess.run(
         [sys.executable, "-c", command, *map(str, arguments)], capture_output=True, text=True, check=False
     )

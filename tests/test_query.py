@@ -229,6 +229,8 @@ def test_tables_are_listed_and_described():
         (GRAPH, "SELECT COUNT(op_id) AS n FROM kernels", []),
         (GRAPH, "SELECT graph_id AS g FROM kernels LIMIT 1",
          ["kernels.graph_id is null in every row: recorded without the CUDA graph of a kernel"]),
+        (GRAPH, "SELECT MAX(op) AS op FROM pool_casts",
+         ["pool_casts.op is null in every row: outside of any recorded operator, as CUDA graphs are"]),
         (EAGER, "SELECT rank, waiting_ns, n_late FROM rank_waits",
          ["rank_waits.waiting_ns, n_late are null in every row: only one rank is loaded"]),
         (EAGER, "SELECT batch_size FROM steps",

@@ -12,6 +12,7 @@ from traceql.analyses.attribution import Attribution
 from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
 from traceql.analyses.results import RESULTS
+from traceql.analyses.summary import Selection
 from traceql.errors import MissingDataError
 from traceql.trace import Trace
 
@@ -138,6 +139,8 @@ _UNTOLD: Mapping[str, str] = {
     "annotation_ns": "steps were found without annotations",
     "args": "recorded without the arguments of operators (record_shapes)",
     "external_id": "recorded without external ids",
+    **dict.fromkeys(("op_id", "op", "outer_op", "shape"), "outside of any recorded operator, as CUDA graphs are"),
+    **dict.fromkeys(("src_dtype", "dst_dtype"), "told neither by an operator nor by a kernel's name"),
 }
 """What to say of a column of that name that is null throughout and needs nothing else."""
 
@@ -147,12 +150,19 @@ def unmet(trace: Trace, needs: Iterable[str]) -> str | None:
     return next((reason for need in needs if (reason := NEEDS[need](trace)) is not None), None)
 
 
-def why_empty(trace: Trace, table: str) -> str:
-    """Why a table of that name is empty for a trace: what was not recorded, else what did not occur."""
+def why_empty(trace: Trace, table: str, selection: Selection | None = None) -> str:
+    """Why a table of that name is empty for a trace: what was not recorded, else what did not occur.
+
+    Args:
+        trace: the trace or run.
+        table: of the trace itself, or a result.
+        selection: the steps that a result was made for.
+    """
     if table not in RESULTS:
         return _TABLES[table][1] if table in _TABLES else "no event is recorded"
     result = RESULTS[table]
-    return unmet(trace, ("kernels", *result.needs, *result.empty_without)) or result.nothing
+    where = ", in the steps selected" if selection not in (None, Selection()) else ""
+    return unmet(trace, ("kernels", *result.needs, *result.empty_without)) or f"{result.nothing}{where}"
 
 
 def why_columns_null(trace: Trace, columns: Iterable[str]) -> dict[str, list[str]]:

@@ -63,7 +63,7 @@ def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
     while True:
         try:
             frame = context.execute(sql).collect()
-            return Answer(frame, tuple(_notes(trace, sql, frame, named)))
+            return Answer(frame, tuple(_notes(trace, sql, frame, named, selection)))
         except pl.exceptions.SQLInterfaceError as fault:
             missing = _NO_TABLE.search(str(fault))
             if missing is None or missing[1] in named:
@@ -79,7 +79,9 @@ def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.Data
     return ask(trace, sql, selection).frame
 
 
-def _notes(trace: Trace, sql: str, answer: pl.DataFrame, named: dict[str, pl.LazyFrame]) -> Iterator[str]:
+def _notes(
+    trace: Trace, sql: str, answer: pl.DataFrame, named: dict[str, pl.LazyFrame], selection: Selection | None
+) -> Iterator[str]:
     """What is to be said of the tables named: each that is empty, each column asked for that is null throughout."""
     words = {word.lower() for word in _WORD.findall(sql)}
     for written, frame in named.items():
@@ -91,7 +93,7 @@ def _notes(trace: Trace, sql: str, answer: pl.DataFrame, named: dict[str, pl.Laz
         ]
         known = frame.select(pl.len().alias(""), *(pl.col(column).count() for column in asked)).collect()
         if known[""].item() == 0:
-            yield f"{name} is empty: {why_empty(trace, name)}"
+            yield f"{name} is empty: {why_empty(trace, name, selection)}"
             continue
         empty = [column for column in asked if known[column].item() == 0]
         for reason, columns in why_columns_null(trace, empty).items():

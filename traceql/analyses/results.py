@@ -36,7 +36,7 @@ class Result:
     """As the field `needs` of a rule: without them a rule about it abstains."""
     empty_without: tuple[str, ...] = ()
     """The same names: without one of them it has no row, which is as it should be."""
-    nothing: str = "there is nothing of the kind in this trace"
+    nothing: str = "there is nothing of the kind"
     """What it means that it has no row though all of these are there."""
 
     @property

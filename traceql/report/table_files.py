@@ -110,24 +110,31 @@ def write_tables(
 
 
 def _rows(trace: Trace, name: str, selection: Selection) -> tuple[pl.DataFrame, str | None]:
-    """A table, and why there is none where the trace lacks what it is made from."""
-    if name not in RESULTS:
-        return getattr(trace, name).collect(), None
+    """A table, and why it is empty if it is."""
     try:
-        return RESULTS[name].make(trace, selection), None
+        frame = RESULTS[name].make(trace, selection) if name in RESULTS else getattr(trace, name).collect()
     except MissingDataError as error:
         if selection != Selection():
             raise
         return tables()[name].empty(), error.message
+    return frame, None if frame.height else why_empty(trace, name, selection)
 
 
 def _write(frame: pl.DataFrame, path: Path, form: str, document: dict[str, Any]) -> None:
-    if form == "parquet":
-        frame.write_parquet(path, metadata={"traceql": orjson.dumps(document | _version()).decode()})
-    elif form == "arrow":
-        frame.write_ipc(path, compat_level=pl.CompatLevel.oldest())  # text as every reader has it, not string views
-    else:
-        frame.write_csv(path)
+    """Writes one file.
+
+    Raises:
+        OSError: it cannot be written; polars says so of some forms only with an exception of its own.
+    """
+    try:
+        if form == "parquet":
+            frame.write_parquet(path, metadata={"traceql": orjson.dumps(document | _version()).decode()})
+        elif form == "arrow":
+            frame.write_ipc(path, compat_level=pl.CompatLevel.oldest())  # text as every reader has it, no views
+        else:
+            frame.write_csv(path)
+    except pl.exceptions.ComputeError as error:
+        raise OSError(str(error)) from error
 
 
 def _version() -> dict[str, Any]:
@@ -159,7 +166,7 @@ def _table_document(trace: Trace, name: str, frame: pl.DataFrame, reason: str | 
         "name": name,
         "doc": table.doc,
         "n_rows": frame.height,
-        "why_empty": None if frame.height else reason or why_empty(trace, name),
+        "why_empty": reason,
         "columns": [
             column | {"is_all_null": column["name"] in empty, "why_null": reasons.get(column["name"])}
             for column in columns_of(table)
