@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
-from console import carried_over, refreshed
+from console_blocks import carried_over, refreshed
 
 import traceql.analyses
 import traceql.tables
