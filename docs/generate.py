@@ -1,48 +1,195 @@
-"""Writes docs/cli.md, docs/tables.md and docs/rules.md from the code. A test says when they lag."""
+"""Writes the pages that come from the code, and their places in zensical.toml. A test says when they lag.
 
+These are cli.md, commands/, tables.md, rules.md and categories.md. With `--run` the commands that pages show are run
+again, else their output stays as it is; with `--check` nothing is written, and what lags is named.
+"""
+
+import html
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
+from console_blocks import carried_over, refreshed
 
 import traceql.analyses
 import traceql.tables
-from traceql.cli import main
+from traceql.categories import Category, load_categories
+from traceql.categories import Row as Pattern
+from traceql.cli import COMMANDS, main
 from traceql.rules import SEVERITIES, Row, Rule, built_in_rules
 from traceql.tables import Column, Table
 
 DOCS = Path(__file__).parent
 _WARNING = "<!-- Written by docs/generate.py; change the code instead. -->"
 _RULES_INTRO = (
-    "What `traceql check` looks for. A rule asks a condition of each row of a table (docs/tables.md); where it holds, "
+    "What `traceql check` looks for. A rule asks a condition of each row of a [table](tables.md); where it holds, "
     "the rule fires. Each has a file of its own in rules/findings, where its examples are its tests. Write your own "
     "with `traceql rules new`."
 )
 _NEEDS = "Without these the rule abstains and says so"
 
 
-def pages() -> dict[Path, str]:
-    """File and content of every generated page."""
-    return {DOCS / "cli.md": cli_page(), DOCS / "tables.md": tables_page(), DOCS / "rules.md": rules_page()}
+SITE = DOCS.parent / "zensical.toml"
+WITH_OUTPUT = ("tutorial.md",)
+"""Pages written by hand that show what commands print."""
+
+_GRAPH = "sglang/before-graph-TP-0.trace.json.zst"
+_FIXED = "sglang/after-graph-TP-0.trace.json.zst"
+_EAGER = "glm5/tiny-pool-eager-TP-0.json.gz"
+_RANKS = "glm5/tiny-pool-graph-TP-*.json.gz"
+EXAMPLES = {
+    "summarize": (f"traceql summarize {_GRAPH} --by category", None),
+    "diff": (f"traceql diff {_GRAPH} {_FIXED}", 35),
+    "layers": (f"traceql layers {_GRAPH}", 17),
+    "casts": (f"traceql casts {_GRAPH}", None),
+    "check": (f"traceql check {_GRAPH}", None),
+    "idle": (f"traceql idle {_EAGER}", None),
+    "whatif": (f"traceql whatif {_GRAPH} --scale \"category = 'cast'\" 0", 24),
+    "critical-path": (f"traceql critical-path {_EAGER}", None),
+    "query": (f'traceql query {_GRAPH} "SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) FROM steps GROUP BY stage"', None),
+    "shell": (f'echo "SELECT COUNT(*) AS n FROM kernels; SELECT * FROM memory;" | traceql shell {_GRAPH}', None),
+    "tables": ("traceql tables steps", None),
+    "ranks": (f"traceql ranks '{_RANKS}'", None),
+    "export": (f"traceql export {_EAGER} -o tables --format csv --tables kernels,steps,casts,memory", None),
+    "baseline": (f"traceql baseline save main {_GRAPH}\ntraceql baseline show main", 20),
+    "capture": ("traceql capture patches", None),
+    "rules": ("traceql rules show whole-pool-kv-cast", 30),
+}  # fmt: skip
+"""What the page of a command shows it do, on tests/fixtures, and how many lines of that."""
+
+MORE = {
+    "summarize": ("figures.md", "what each figure means"),
+    "diff": ("diff.md", "how the verdict is reached"),
+    "report": ("report.md", "what is on the page"),
+    "layers": ("attribution.md", "how layers are found and when to doubt it"),
+    "check": ("rules.md", "every rule"),
+    "rules": ("rules.md", "every rule"),
+    "whatif": ("whatif.md", "how the replay works"),
+    "critical-path": ("whatif.md", "how the replay works"),
+    "query": ("cookbook.md", "queries to begin with"),
+    "shell": ("cookbook.md", "queries to begin with"),
+    "tables": ("tables.md", "all of them"),
+    "export": ("export.md", "the files and their schema"),
+    "capture": ("capture.md", "what happens during a capture"),
+}
+"""The page that goes further than that of a command."""
+
+
+def pages(*, run: bool = False) -> dict[Path, str]:
+    """File and content of every generated page; with `run` what commands print is new."""
+    written = {
+        DOCS / "cli.md": cli_page(),
+        DOCS / "tables.md": tables_page(),
+        DOCS / "rules.md": rules_page(),
+        DOCS / "categories.md": categories_page(),
+        SITE: site_settings(SITE.read_text(encoding="utf-8")),
+    }
+    commands = {DOCS / "commands" / f"{name}.md": command_page(name) for name in COMMANDS}
+    by_hand = {DOCS / name: (DOCS / name).read_text(encoding="utf-8") for name in WITH_OUTPUT}
+    shown = commands | by_hand
+    return written | {path: refreshed(page) if run else carried_over(page, _text(path)) for path, page in shown.items()}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def site_settings(settings: str) -> str:
+    """zensical.toml with a place in its navigation for each command."""
+    lines = "".join(f'    {{ "{name}" = "commands/{name}.md" }},\n' for name in COMMANDS)
+    return re.sub(r"(# commands begin\n).*?( *# commands end)", rf"\g<1>{lines}\g<2>", settings, flags=re.DOTALL)
 
 
 def cli_page() -> str:
-    """The help of every command, as a terminal of 80 columns shows it."""
-    parts = [f"## {path}\n\n```text\n{text}\n```" for path, text in _helps(main, None, "traceql")]
-    return "\n\n".join((_WARNING, "# Commands", *parts)) + "\n"
+    """Every command with what it does, and what holds for all."""
+    rows = [f"| [{name}](commands/{name}.md) | {text} |" for name, text in COMMANDS.items()]
+    table = "\n".join(("| command | what it does |", "| --- | --- |", *rows))
+    return "\n\n".join((_WARNING, "# Commands", table, _CLI_NOTES)) + "\n"
 
 
-def _helps(command: click.Command, parent: click.Context | None, name: str) -> Iterator[tuple[str, str]]:
-    with click.Context(command, parent, name, terminal_width=80, **command.context_settings) as context:
-        yield context.command_path, command.get_help(context)
+_CLI_NOTES = """\
+## What holds for all
+
+Data goes to standard output, everything else to standard error. A file that is written appears whole or not at all, and
+none is overwritten without `--force`, an input never.
+
+| exit status | meaning |
+| --- | --- |
+| 0 | fine |
+| 1 | findings at or above `--fail-on` (check), or a gate that fails (diff) |
+| 2 | it could not run: one line says why, another what to do |
+| 130, 141 | Ctrl-C; the reader of a pipe has gone |
+
+Text is fitted to the terminal, 100 columns in a pipe. `NO_COLOR` takes the colours away. `TRACEQL_CACHE_DIR` is where
+the cache lies. `traceql COMMAND --help` says what these pages say."""
+
+
+def command_page(name: str) -> str:
+    """A command: what it does, an example with what it prints, its options."""
+    with click.Context(main, info_name="traceql") as parent:
+        command = main.get_command(parent, name)
+        assert command is not None
+        parts = list(_command_parts(command, parent, name, 2))
+    more = [f"See also [{MORE[name][0]}](../{MORE[name][0]}): {MORE[name][1]}."] if name in MORE else []
+    head, *rest = parts
+    return "\n\n".join((_WARNING, f"# traceql {name}", head, *more, *_example(name), *rest)) + "\n"
+
+
+PICTURES = {"report": ("The head of a page: the step, who sets the pace, the findings", "report-graph-1280.png")}
+"""What the page of a command shows instead."""
+
+
+def _example(name: str) -> Iterator[str]:
+    if name in PICTURES:
+        text, file = PICTURES[name]
+        yield f"![{text}](../img/{file})"
+    if name not in EXAMPLES:
+        return
+    commands, n_lines = EXAMPLES[name]
+    mark = f"<!-- run head={n_lines} -->" if n_lines else "<!-- run -->"
+    body = "".join(f"$ {line}\n" for line in commands.splitlines())
+    yield "## Example"
+    yield f"{mark}\n\n```console\n{body}```"
+
+
+def _command_parts(command: click.Command, parent: click.Context, name: str, level: int) -> Iterator[str]:
+    """Description, usage and options; then the same of subcommands."""
+    with click.Context(command, parent, name, terminal_width=100, **command.context_settings) as context:
+        yield _prose(command.help or "")
+        yield f"{'#' * level} Usage"
+        yield f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```"
+        options = [param.get_help_record(context) for param in command.get_params(context)]
+        rows = [f"| {_option(record[0])} | {_cell(record[1])} |" for record in options if record and record[1]]
+        if rows:
+            yield "\n".join(("| option | meaning |", "| --- | --- |", *rows))
+        if command.epilog:
+            yield f"```bash\n{' '.join(command.epilog.removeprefix('Example:').split())}\n```"
         if isinstance(command, click.Group):
             for child_name in command.list_commands(context):
                 child = command.get_command(context, child_name)
-                if child is not None:
-                    yield from _helps(child, context, child_name)
+                assert child is not None
+                yield f"{'#' * level} {context.command_path} {child_name}"
+                yield from _command_parts(child, context, child_name, level + 1)
+
+
+def _option(text: str) -> str:
+    """The names of an option as code; a pipe would end the cell even there."""
+    names = (html.escape(part, quote=False).replace("|", "&#124;") for part in text.split(", "))
+    return "<br>".join(f"<code>{name}</code>" for name in names)
+
+
+def _cell(text: str) -> str:
+    return _prose(text).replace("\n", " ").replace("|", "\\|")
+
+
+def _prose(text: str) -> str:
+    """Help as Markdown: paragraphs as they are, nothing taken for HTML or a list."""
+    paragraphs = (" ".join(part.replace("\b", "").split()) for part in text.strip().split("\n\n"))
+    return "\n\n".join(re.sub(r"([<*_\[])", r"\\\1", part) if "`" not in part else part for part in paragraphs)
 
 
 def tables_page() -> str:
@@ -70,6 +217,39 @@ def _table(table: Table) -> str:
 def _row(column: Column) -> str:
     doc = column.doc.replace("|", "\\|")
     return f"| `{column.name}` | {column.dtype} | {'yes' if column.nullable else ''} | {doc} |"
+
+
+def categories_page() -> str:
+    """Every category: what it is for, and the patterns and names that lead to it."""
+    known = load_categories()
+    head = ["| category | group | what it is for |", "| --- | --- | --- |"]
+    rows = [f"| [{each.name}](#{each.name}) | {each.group} | {each.doc} |" for each in known.categories]
+    parts = (_category(each, [row for row in known.rows if row.category == each.name]) for each in known.categories)
+    return "\n\n".join((_WARNING, "# Kernel categories", _CATEGORIES_INTRO, "\n".join(head + rows), *parts)) + "\n"
+
+
+_CATEGORIES_INTRO = """\
+What a kernel is for, told by its name. `rules/kernel_categories.yaml` holds the patterns in order; the first that is
+found anywhere in the full name wins, so a row that is listed here may lose to one that comes before it. Groups are
+the level of the table that `traceql summarize` begins with. Categories of your own go before these with
+`--categories FILE`; the file has the same form."""
+
+
+def _category(category: Category, rows: list[Pattern]) -> str:
+    """A category with its patterns and some of the names that are known to match."""
+    lines = [f"## {category.name}", f"{category.doc}. Group `{category.group}`."]
+    patterns = [pattern for row in rows for pattern in row.patterns]
+    examples = [example for row in rows for example in row.examples]
+    if patterns:
+        lines.append("Patterns, in order:\n\n```text\n" + "\n".join(patterns) + "\n```")
+    if examples:
+        shown = "\n".join(examples[:_MAX_EXAMPLES])
+        more = f"\n... and {len(examples) - _MAX_EXAMPLES} more" if len(examples) > _MAX_EXAMPLES else ""
+        lines.append(f"Names that belong here:\n\n```text\n{shown}{more}\n```")
+    return "\n\n".join(lines)
+
+
+_MAX_EXAMPLES = 8
 
 
 def rules_page() -> str:
@@ -115,12 +295,14 @@ def _examples(what: str, rows: Iterable[Row]) -> Iterator[str]:
 
 def write() -> int:
     """Writes the pages; with `--check` names those that lag instead, and fails if there are any."""
-    lagging = [path for path, page in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != page]
+    current = pages(run="--run" in sys.argv[1:])
+    lagging = [path for path, page in current.items() if not path.exists() or _text(path) != page]
     if "--check" in sys.argv[1:]:
         print(*(path.name for path in lagging), sep="\n", end="\n" if lagging else "")
         return len(lagging)
     for path in lagging:
-        path.write_text(pages()[path], encoding="utf-8")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(current[path], encoding="utf-8")
     return 0
 
 

@@ -242,6 +242,15 @@ def test_json_has_all_of_a_finding():
     assert document["traces"] == [str(EAGER)]
 
 
+def test_in_python_as_on_the_command_line():
+    a_rule()
+    printed = json.loads(run("check", EAGER, "--rules", "big-gemm.yaml", "--format", "json").stdout)
+    found = traceql.check(traceql.load(EAGER), rules=["big-gemm.yaml"])
+    told = [(finding.rule.id, finding.message, finding.saved is not None) for finding in found.found]
+    assert told == [(each["rule"], each["message"], each["saving"] is not None) for each in printed["findings"]]
+    assert "big-gemm" in found.table["rule"].to_list()
+
+
 def test_sarif():
     a_rule(severity="critical")
     a_rule("a-quiet", category="optimizer")

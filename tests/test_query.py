@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from conftest import FIXTURES
 
 import traceql
-from traceql.analyses.query import query, tables
+from traceql.analyses.query import ask, query, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.cli import main
@@ -214,3 +215,43 @@ def test_tables_are_listed_and_described():
     wrong = CliRunner().invoke(main, ["tables", "kernel"])
     assert wrong.exit_code == 2
     assert "Did you mean kernels?" in wrong.stderr
+
+
+# --- what the trace lacks
+
+
+@pytest.mark.parametrize(
+    ("path", "sql", "notes"),
+    [
+        (GRAPH, "SELECT COUNT(*) FROM kernels", []),
+        (GRAPH, "SELECT COUNT(*) FROM memory", ["memory is empty: no allocation is recorded (profile_memory)"]),
+        (GRAPH, "SELECT * FROM COLLECTIVES", ["collectives is empty: no communication kernel ran"]),
+        (GRAPH, "SELECT COUNT(op_id) AS n FROM kernels", []),
+        (GRAPH, "SELECT graph_id AS g FROM kernels LIMIT 1",
+         ["kernels.graph_id is null in every row: recorded without the CUDA graph of a kernel"]),
+        (GRAPH, "SELECT MAX(op) AS op FROM pool_casts",
+         ["pool_casts.op is null in every row: outside of any recorded operator, as CUDA graphs are"]),
+        (EAGER, "SELECT rank, waiting_ns, n_late FROM rank_waits",
+         ["rank_waits.waiting_ns, n_late are null in every row: only one rank is loaded"]),
+        (EAGER, "SELECT batch_size FROM steps",
+         ["steps.batch_size is null in every row: no step annotation tells the batch"]),
+        (FIXTURES / "cases" / "21-no-profiler-step.json", "SELECT * FROM layers",
+         ["layers is empty: no layers were found: no steps were found, and layers are looked for in steps"]),
+    ],
+)  # fmt: skip
+def test_notes_say_why_something_is_missing(path, sql, notes):
+    assert list(ask(traceql.load(path), sql).notes) == notes
+    assert json.loads(run(path, sql, "--format", "json").stdout)["notes"] == notes
+    printed = " ".join(run(path, sql).stdout.split())
+    assert all(note in printed for note in notes)
+    data = run(path, sql, "--format", "csv")
+    assert data.stderr.splitlines() == [f"note: {note}" for note in notes]
+
+
+@pytest.mark.parametrize("name", ["28-orphan-gpu-ops", "31-empty-events", "71-no-kernels", "42-two-devices"])
+def test_every_empty_table_has_a_reason(name):
+    odd = traceql.load(FIXTURES / "cases" / f"{name}.json")
+    for table in tables():
+        with suppress(MissingDataError):
+            answer = ask(odd, f'SELECT * FROM "{table}"')
+            assert answer.frame.height or answer.notes[0].startswith(f"{table} is empty: "), table

@@ -13,6 +13,23 @@ from traceql.errors import TraceqlError
 
 Dtype = type[pl.DataType] | pl.DataType
 
+_UNITS = (
+    ("gb_per_s", "GB/s"),
+    ("bytes_per_s", "B/s"),
+    ("tokens_per_s", "tokens/s"),
+    ("ns_per_step", "ns/step"),
+    ("ns_per_kernel", "ns/kernel"),
+    ("_ns", "ns"),
+    ("bytes", "B"),
+    ("bytes_min", "B"),
+    ("bytes_max", "B"),
+    ("_ppm", "ppm"),
+    ("share", "fraction"),
+    ("_frac", "fraction"),
+    ("confidence", "fraction"),
+)
+"""What a name ends with, and the unit that this says; the first that fits."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -22,6 +39,13 @@ class Column:
     dtype: Dtype
     doc: str
     nullable: bool = False
+
+    @property
+    def unit(self) -> str | None:
+        """The unit that its name says; None for counts, keys, texts and flags."""
+        if not pl.Schema({"": self.dtype})[""].is_numeric():
+            return None
+        return next((unit for suffix, unit in _UNITS if self.name.endswith(suffix)), None)
 
 
 class Table:

@@ -1,18 +1,25 @@
 """Questions in SQL, about a trace's tables and every result table."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 
 import polars as pl
 
+from traceql.analyses.needs import why_columns_null, why_empty
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import QueryError, nearest
 from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
 
+SCHEMA_VERSION = 1
+"""Of the tables below: raised whenever a column of one is added, changed, renamed or goes, or a table goes."""
+
 _QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:select|with|from|explain)\b", re.IGNORECASE | re.DOTALL)
 """How a query begins, comments aside; what drops, truncates or creates begins otherwise."""
+_WORD = re.compile(r"\w+")
 _NO_TABLE = re.compile(r"relation '(.*)' was not found", re.DOTALL)
 _NO_COLUMN = re.compile(r"unable to find column \"(.*?)\"|no column named '(.*?)'", re.DOTALL)
 
@@ -24,8 +31,19 @@ def tables() -> dict[str, Table]:
     return inputs | {name: result.table for name, result in RESULTS.items()}
 
 
-def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.DataFrame:
-    """The answer to a query: the columns and rows it asks for.
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The answer to a query."""
+
+    frame: pl.DataFrame
+    """The columns and rows it asks for."""
+    notes: tuple[str, ...]
+    """Of each table it names: why that is empty, or why a column that it names has no value in it. The reasons may
+    hold names from the trace."""
+
+
+def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
+    """The answer to a query, and what the trace lacks for a better one.
 
     A result table is worked out when the query names it, and only then.
 
@@ -44,7 +62,8 @@ def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.Data
     named: dict[str, pl.LazyFrame] = {}
     while True:
         try:
-            return context.execute(sql).collect()
+            frame = context.execute(sql).collect()
+            return Answer(frame, tuple(_notes(trace, sql, frame, named, selection)))
         except pl.exceptions.SQLInterfaceError as fault:
             missing = _NO_TABLE.search(str(fault))
             if missing is None or missing[1] in named:
@@ -53,6 +72,33 @@ def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.Data
             context.register(missing[1], named[missing[1]])  # pyright: ignore[reportUnknownMemberType] - as pandas, say
         except pl.exceptions.PolarsError as fault:
             raise _explained(fault, named) from fault
+
+
+def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.DataFrame:
+    """The answer to a query without notes: arguments and errors as those of `ask`."""
+    return ask(trace, sql, selection).frame
+
+
+def _notes(
+    trace: Trace, sql: str, answer: pl.DataFrame, named: dict[str, pl.LazyFrame], selection: Selection | None
+) -> Iterator[str]:
+    """What is to be said of the tables named: each that is empty, each column asked for that is null throughout."""
+    words = {word.lower() for word in _WORD.findall(sql)}
+    for written, frame in named.items():
+        name = written.lower()
+        asked = [
+            column.name
+            for column in tables()[name]
+            if column.nullable and (column.name in words or column.name in answer.columns)
+        ]
+        known = frame.select(pl.len().alias(""), *(pl.col(column).count() for column in asked)).collect()
+        if known[""].item() == 0:
+            yield f"{name} is empty: {why_empty(trace, name, selection)}"
+            continue
+        empty = [column for column in asked if known[column].item() == 0]
+        for reason, columns in why_columns_null(trace, empty).items():
+            are = "is" if len(columns) == 1 else "are"
+            yield f"{name}.{', '.join(columns)} {are} null in every row: {reason}"
 
 
 def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:

@@ -33,7 +33,11 @@ class Result:
     rows: Maker
     """Makes it. Where it has no row a step it is made for the steps selected; others may give all steps."""
     needs: tuple[str, ...] = ()
-    """As the field `needs` of a rule."""
+    """As the field `needs` of a rule: without them a rule about it abstains."""
+    empty_without: tuple[str, ...] = ()
+    """The same names: without one of them it has no row, which is as it should be."""
+    nothing: str = "there is nothing of the kind"
+    """What it means that it has no row though all of these are there."""
 
     @property
     def table(self) -> Table:
@@ -87,35 +91,69 @@ def _collectives(trace: Trace, selection: Selection) -> pl.DataFrame:
 
 
 RESULTS: dict[str, Result] = {
-    "steps": Result("step_windows:STEPS", lambda trace, _: Attribution.of(trace).steps),
-    "step_categories": Result("category_times:STEP_CATEGORIES", lambda trace, _: analyses.step_categories(trace)),
-    "step_pace": Result("pace:STEP_PACE", _from("pace:step_pace")),
+    "steps": Result(
+        "step_windows:STEPS",
+        lambda trace, _: Attribution.of(trace).steps,
+        nothing="no step was found: nothing recorded tells where one begins",
+    ),
+    "step_categories": Result(
+        "category_times:STEP_CATEGORIES",
+        lambda trace, _: analyses.step_categories(trace),
+        empty_without=("steps",),
+        nothing="no step has a window",
+    ),
+    "step_pace": Result(
+        "pace:STEP_PACE", _from("pace:step_pace"), empty_without=("steps",), nothing="no step has a window"
+    ),
     "kernel_steps": Result("step_windows:KERNEL_STEPS", lambda trace, _: Attribution.of(trace).placed),
     "groups": Result("summary:GROUPS", lambda trace, steps: summarize(trace, steps).groups),
     "categories": Result("summary:CATEGORIES", lambda trace, steps: summarize(trace, steps).categories),
     "kernel_stats": Result("summary:KERNEL_STATS", lambda trace, steps: summarize(trace, steps).kernels),
     "op_stats": Result("summary:OP_STATS", lambda trace, steps: summarize(trace, steps).ops, ("ops",)),
-    "step_stats": Result("summary:STEP_STATS", lambda trace, steps: summarize(trace, steps).step_stats),
-    "idle": Result("idle:IDLE", _from("idle:idle_gaps")),
-    "idle_causes": Result("pace:IDLE_CAUSES", lambda trace, steps: _named("pace:pace")(trace, steps).causes),
-    "launch_stats": Result(
-        "pace:LAUNCH_STATS", lambda trace, steps: _named("pace:pace")(trace, steps).launches, ("launches",)
+    "step_stats": Result(
+        "summary:STEP_STATS", lambda trace, steps: summarize(trace, steps).step_stats, empty_without=("complete-steps",)
     ),
-    "queue_depth": Result("pace:QUEUE_DEPTH", _from("pace:queue_depth"), ("launches",)),
-    "clocks": Result("clocks:CLOCKS", lambda trace, steps: _named("clocks:clock_offsets")(_collectives(trace, steps))),
+    "idle": Result("idle:IDLE", _from("idle:idle_gaps"), empty_without=("steps",), nothing="no step has a gap"),
+    "idle_causes": Result(
+        "pace:IDLE_CAUSES",
+        lambda trace, steps: _named("pace:pace")(trace, steps).causes,
+        empty_without=("complete-steps",),
+        nothing="no step has a gap",
+    ),
+    "launch_stats": Result(
+        "pace:LAUNCH_STATS",
+        lambda trace, steps: _named("pace:pace")(trace, steps).launches,
+        ("launches",),
+        empty_without=("complete-steps",),
+        nothing="no launch of a step is recorded",
+    ),
+    "queue_depth": Result(
+        "pace:QUEUE_DEPTH",
+        _from("pace:queue_depth"),
+        ("launches",),
+        nothing="no activity has a launch that is recorded",
+    ),
+    "clocks": Result(
+        "clocks:CLOCKS",
+        lambda trace, steps: _named("clocks:clock_offsets")(_collectives(trace, steps)),
+        empty_without=("several-ranks", "communication"),
+        nothing="no collective was matched across ranks",
+    ),
     "comm_overlap": Result("concurrency:COMM_OVERLAP", _from("concurrency:comm_overlap")),
-    "collectives": Result("comm:COLLECTIVES", _from("comm:collectives")),
+    "collectives": Result("comm:COLLECTIVES", _from("comm:collectives"), empty_without=("communication",)),
     "collective_stats": Result(
         "comm:COLLECTIVE_STATS",
         lambda trace, steps: _named("comm:collective_stats")(
             _collectives(trace, steps), selected_steps(Attribution.of(trace).steps, steps)
         ),
+        empty_without=("communication",),
     ),
     "rank_waits": Result(
         "comm:RANK_WAITS",
         lambda trace, steps: _named("comm:rank_waits_of")(
             _collectives(trace, steps), selected_steps(Attribution.of(trace).steps, steps)
         ),
+        empty_without=("communication",),
     ),
     "layers": Result("layer_tables:LAYERS", lambda trace, _: Layering.of(trace).layers, ("layers",)),
     "layer_types": Result("layer_tables:LAYER_TYPES", lambda trace, _: Layering.of(trace).types, ("layers",)),
@@ -124,19 +162,50 @@ RESULTS: dict[str, Result] = {
     "step_layer_categories": Result(
         "layer_tables:STEP_LAYER_CATEGORIES", lambda trace, _: Layering.of(trace).categories, ("layers",)
     ),
-    "step_facts": Result("step_facts:STEP_FACTS", _from("step_facts:step_facts")),
-    "typical_steps": Result("step_facts:TYPICAL_STEPS", _selected("step_facts:typical_steps")),
-    "host_waits": Result("host_waits:HOST_WAITS", _from("host_waits:host_waits"), ("launches",)),
-    "comm_tails": Result("comm_tails:COMM_TAILS", _selected("comm_tails:comm_tails")),
-    "critical_path": Result("critical_path:CRITICAL_PATH", _selected("critical_path:critical_path")),
-    "gemms": Result("gemms:GEMMS", _selected("gemms:gemms"), ("ops",)),
-    "attention_fallbacks": Result(
-        "attention_fallbacks:ATTENTION_FALLBACKS", _selected("attention_fallbacks:attention_fallbacks")
+    "step_facts": Result("step_facts:STEP_FACTS", _from("step_facts:step_facts"), empty_without=("steps",)),
+    "typical_steps": Result(
+        "step_facts:TYPICAL_STEPS", _selected("step_facts:typical_steps"), empty_without=("complete-steps",)
     ),
-    "cast_pairs": Result("cast_pairs:CAST_PAIRS", _selected("cast_pairs:cast_pairs")),
-    "casts": Result("casts:CASTS", _from("casts:casts")),
-    "cast_groups": Result("casts:CAST_GROUPS", lambda trace, steps: _named("casts:cast_report")(trace, steps).groups),
-    "pool_casts": Result("pool_casts:POOL_CASTS", _selected("pool_casts:pool_casts")),
+    "host_waits": Result(
+        "host_waits:HOST_WAITS",
+        _from("host_waits:host_waits"),
+        ("launches",),
+        nothing="no host thread waits for the GPU",
+    ),
+    "comm_tails": Result(
+        "comm_tails:COMM_TAILS", _selected("comm_tails:comm_tails"), empty_without=("communication", "complete-steps")
+    ),
+    "critical_path": Result(
+        "critical_path:CRITICAL_PATH", _selected("critical_path:critical_path"), empty_without=("complete-steps",)
+    ),
+    "gemms": Result(
+        "gemms:GEMMS",
+        _selected("gemms:gemms"),
+        ("ops",),
+        empty_without=("shapes", "complete-steps"),
+        nothing="no matrix product was launched by an operator with recorded shapes",
+    ),
+    "attention_fallbacks": Result(
+        "attention_fallbacks:ATTENTION_FALLBACKS",
+        _selected("attention_fallbacks:attention_fallbacks"),
+        empty_without=("complete-steps",),
+        nothing="attention is done by kernels of its own",
+    ),
+    "cast_pairs": Result(
+        "cast_pairs:CAST_PAIRS",
+        _selected("cast_pairs:cast_pairs"),
+        empty_without=("complete-steps",),
+        nothing="no cast is undone by another",
+    ),
+    "casts": Result("casts:CASTS", _from("casts:casts"), nothing="no kernel casts or copies"),
+    "cast_groups": Result(
+        "casts:CAST_GROUPS",
+        lambda trace, steps: _named("casts:cast_report")(trace, steps).groups,
+        nothing="no kernel casts or copies",
+    ),
+    "pool_casts": Result(
+        "pool_casts:POOL_CASTS", _selected("pool_casts:pool_casts"), nothing="no cast of a whole KV pool was found"
+    ),
     "device_peaks": Result("device_peaks:DEVICE_PEAKS", _from("device_peaks:device_peaks")),
 }
 """Every result table by its name; registering one is one row."""

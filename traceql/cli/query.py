@@ -22,6 +22,7 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
     Several, a folder or a pattern are the ranks of a run. SQL is one SELECT, as polars has it.
     `traceql tables` lists the tables and their columns. --steps and --stage hold for results that go by steps;
     a trace's own tables (kernels, launches, ops, ...) are always whole, and join with kernel_steps.
+    Notes say why a table that the query names is empty, or a column of it null throughout.
     """
     if file is not None and sql is not None:
         request, sql = replace(request, traces=(*request.traces, Path(sql))), None  # the last argument is a trace too
@@ -29,16 +30,19 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
         raise click.UsageError("a trace and a query are needed: TRACE SQL, or TRACE -f FILE.")
     request.check_output(file)
 
-    from traceql.analyses.query import query  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.query import ask  # noqa: PLC0415 - polars: only when it is used
     from traceql.report import query_page  # noqa: PLC0415
 
     text = _read(file) if file is not None else sql or ""
-    answer = query(request.trace(), text, request.selection())
+    answer = ask(request.trace(), text, request.selection())
     request.write(
         page=lambda: query_page.query_page(answer),
-        table=lambda: answer,
+        table=lambda: answer.frame,
         document=lambda: query_page.query_json(answer),
     )
+    if request.is_data:  # has no place for them
+        for note in query_page.query_notes(answer):
+            click.echo(note, err=True)
 
 
 def _read(file: Path) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from traceql.cli.loading import Loading, check_run_output, load_traces
 from traceql.cli.options import (
     FORMATS,
@@ -28,29 +30,39 @@ if TYPE_CHECKING:
     from traceql.trace import Trace
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the shared options ask for."""
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest:
+    """Which traces, and which of their steps, the shared options ask for."""
 
     traces: tuple[Path, ...]
     steps: tuple[int | None, int | None]
     stage: str | None
     ranks: tuple[int, ...]
-    form: str
-    """The format asked for, else the one that the output's name implies, else `table`."""
-    output: Path | None
     loading: Loading
-
-    @property
-    def is_data(self) -> bool:
-        """Whether the form holds one table whole."""
-        return self.form in ("csv", "parquet")
 
     def selection(self) -> "Selection":
         """The steps asked for."""
         from traceql.analyses.summary import Selection  # noqa: PLC0415 - polars: only when it is used
 
         return Selection(*self.steps, self.stage)
+
+    def trace(self) -> "Trace":
+        """The trace or run, read with progress on a terminal."""
+        return load_traces(self.traces, self.ranks, self.loading)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(TraceRequest):
+    """What the shared options ask for, with the form of one result and where it goes."""
+
+    form: str
+    """The format asked for, else the one that the output's name implies, else `table`."""
+    output: Path | None
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the form holds one table whole."""
+        return self.form in ("csv", "parquet")
 
     def check_output(self, *others: Path | None) -> None:
         """Finds out before the work whether its result may be written; no trace, nor any of `others`, is overwritten.
@@ -60,10 +72,6 @@ class Request:
         """
         sources = [*self.traces, *(path for path in others if path)]
         check_run_output(self.output, sources, force=self.loading.force, is_binary=self.form == "parquet")
-
-    def trace(self) -> "Trace":
-        """The trace or run, read with progress on a terminal."""
-        return load_traces(self.traces, self.ranks, self.loading)
 
     def other_trace(self, path: Path | None) -> "Trace | None":
         """Another trace, read in the same way; None for none."""
@@ -114,7 +122,10 @@ def takes_request(
         ) -> Any:
             form = output_form(form, output, formats)
             loading = Loading(force, categories, not no_cache, strict)
-            return function(Request(traces, steps, stage, ranks, form, output, loading), **own)
+            request = Request(
+                traces=traces, steps=steps, stage=stage, ranks=ranks, loading=loading, form=form, output=output
+            )
+            return function(request, **own)
 
         options = (
             run_argument(required=needs_trace),
@@ -124,5 +135,35 @@ def takes_request(
             load_options,
         )
         return combine(*options)(command)
+
+    return decorate
+
+
+def takes_traces(force_help: str) -> Decorator:
+    """Gives a command the options on traces and steps alone, and their `TraceRequest` as its first argument.
+
+    Args:
+        force_help: what --force does in it.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(
+            *,
+            traces: tuple[Path, ...],
+            steps: tuple[int | None, int | None],
+            stage: str | None,
+            ranks: tuple[int, ...],
+            force: bool,
+            categories: Path | None,
+            no_cache: bool,
+            strict: bool,
+            **own: Any,
+        ) -> Any:
+            loading = Loading(force, categories, not no_cache, strict)
+            return function(TraceRequest(traces=traces, steps=steps, stage=stage, ranks=ranks, loading=loading), **own)
+
+        force = click.option("--force", is_flag=True, help=force_help)
+        return combine(run_argument(), step_options, rank_option, force, load_options)(command)
 
     return decorate

@@ -10,7 +10,6 @@ import polars as pl
 
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
-from traceql.errors import OutputError
 from traceql.report.plain import plain_rows
 
 TABLES = {"group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps"}
@@ -27,15 +26,18 @@ def table_of(summary: Summary, by: str, top: int | None = None) -> pl.DataFrame:
 
 
 def to_csv(frame: pl.DataFrame) -> bytes:
-    """The table as CSV with a header line; null is an empty field.
+    """The table as CSV with a header line; null is an empty field, a list or struct is JSON text."""
+    return without_nesting(frame).write_csv().encode()
 
-    Raises:
-        OutputError: a column holds lists, which CSV cannot.
-    """
+
+def without_nesting(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with JSON text for lists and structs, which CSV cannot hold."""
     nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
-    if nested:
-        raise OutputError(f"CSV cannot hold the lists of column {nested[0][:80]!r}", "Use --format json or parquet.")
-    return frame.write_csv().encode()
+    return frame.with_columns(pl.Series(name, _json_texts(frame[name]), pl.String) for name in nested)
+
+
+def _json_texts(values: pl.Series) -> list[str | None]:
+    return [None if value is None else orjson.dumps(value, default=str).decode() for value in values.to_list()]
 
 
 def to_parquet(frame: pl.DataFrame) -> bytes:

@@ -6,6 +6,7 @@ import orjson
 import polars as pl
 
 from traceql import fmt
+from traceql.analyses.query import Answer
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.plain import plain_rows
 from traceql.tables import Table
@@ -14,22 +15,30 @@ SHOWN = 100
 """Rows of an answer that are printed; data holds all."""
 
 
-def query_page(answer: pl.DataFrame) -> list[Section]:
-    """The answer as a table: numbers as they are, names cut where the page is too narrow."""
+def query_page(answer: Answer, *, whole: str = "--format csv, json or parquet") -> list[Section]:
+    """The answer as a table: numbers as they are, names cut where the page is too narrow; notes below.
+
+    Args:
+        answer: the answer.
+        whole: what holds all rows, to be named where some are left out.
+    """
+    frame = answer.frame
     columns = tuple(
         Column(
             fmt.visible(name), "right" if dtype.is_numeric() else "left", fit="keep" if dtype.is_numeric() else "end"
         )
-        for name, dtype in answer.schema.items()
+        for name, dtype in frame.schema.items()
     )
-    rows = tuple(tuple(_text(value) for value in row) for row in answer.head(SHOWN).iter_rows())
+    rows = tuple(tuple(_text(value) for value in row) for row in frame.head(SHOWN).iter_rows())
     lines = () if rows else ("no rows",)
-    more = (f"{SHOWN} of {answer.height:,} rows; --format csv, json or parquet holds all",)
-    return [
-        Section(
-            lines=lines, table=TextTable(columns, rows) if rows else None, notes=more if answer.height > SHOWN else ()
-        )
-    ]
+    more = [f"{SHOWN} of {frame.height:,} rows; {whole} holds all"] if frame.height > SHOWN else []
+    notes = (*more, *query_notes(answer))
+    return [Section(lines=lines, table=TextTable(columns, rows) if rows else None, notes=notes)]
+
+
+def query_notes(answer: Answer) -> list[str]:
+    """The notes of an answer, fit to be printed."""
+    return [f"note: {fmt.visible(note)}" for note in answer.notes]
 
 
 def _text(value: Any) -> str:
@@ -38,11 +47,12 @@ def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else fmt.visible(str(value))
 
 
-def query_json(answer: pl.DataFrame) -> bytes:
-    """`columns`, each with its dtype, and `rows`."""
+def query_json(answer: Answer) -> bytes:
+    """`columns`, each with its dtype, `rows`, and `notes`."""
     document = {
-        "columns": [{"name": name, "dtype": str(dtype)} for name, dtype in answer.schema.items()],
-        "rows": plain_rows(answer),
+        "columns": [{"name": name, "dtype": str(dtype)} for name, dtype in answer.frame.schema.items()],
+        "rows": plain_rows(answer.frame),
+        "notes": answer.notes,
     }
     return orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 

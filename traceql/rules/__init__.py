@@ -4,6 +4,7 @@
 to a trace, `suppressions` takes out what somebody has accepted, `examples` tests a rule on its own examples.
 """
 
+from traceql.rules.examples import Failure, failures
 from traceql.rules.loading import built_in_rules, load_rules
 from traceql.rules.model import EVIDENCE, FINDINGS, SEVERITIES, Abstained, Finding, Findings, Row, Rule, Suppressed
 from traceql.rules.running import run_rules
@@ -14,6 +15,7 @@ __all__ = [
     "FINDINGS",
     "SEVERITIES",
     "Abstained",
+    "Failure",
     "Finding",
     "Findings",
     "Row",
@@ -21,6 +23,7 @@ __all__ = [
     "Suppressed",
     "Suppression",
     "built_in_rules",
+    "failures",
     "find_config",
     "load_rules",
     "load_suppressions",

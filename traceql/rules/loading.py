@@ -21,6 +21,7 @@ from pathlib import Path
 import polars as pl
 
 from traceql import fmt
+from traceql.analyses.needs import NEEDS
 from traceql.analyses.results import RESULTS
 from traceql.categories import Categories, load_categories
 from traceql.errors import RuleError
@@ -29,7 +30,6 @@ from traceql.resources import resource
 from traceql.rules.conditions import Condition, ConditionError, condition, figure
 from traceql.rules.messages import check_template, rendered
 from traceql.rules.model import SEVERITIES, Row, Rule, Saving
-from traceql.rules.needs import NEEDS
 from traceql.rules.values import closed_values
 from traceql.tables import KERNELS, Table
 from traceql.yaml_files import Node, YamlReader

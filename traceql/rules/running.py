@@ -8,7 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from traceql import fmt
 from traceql.analyses.attribution import Attribution
+from traceql.analyses.needs import NEEDS, complete_steps
 from traceql.analyses.results import RESULTS, STEP
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.categories import Categories
@@ -17,7 +19,6 @@ from traceql.rules.conditions import POLARS_FAULTS, first_line
 from traceql.rules.loading import Frame
 from traceql.rules.messages import rendered
 from traceql.rules.model import EVIDENCE, SEVERITIES, Abstained, Finding, Findings, Row, Rule, Suppressed
-from traceql.rules.needs import NEEDS, complete_steps
 from traceql.rules.suppressions import Suppression
 from traceql.trace import Trace
 
@@ -125,7 +126,8 @@ class _Bench:
         """Why the rule cannot judge the trace; None where it can."""
         for need in (*rule.needs, *RESULTS[rule.table].needs):
             if need not in self._reasons:
-                self._reasons[need] = NEEDS[need](self.trace)
+                reason = NEEDS[need](self.trace)
+                self._reasons[need] = reason and fmt.visible(reason)
             if self._reasons[need] is not None:
                 return self._reasons[need]
         rows = self._table(rule.table)
