@@ -34,7 +34,7 @@ def test_quantiles_between_whole_degrees_of_freedom_are_between():
     assert student_quantile(0.975, 3) < student_quantile(0.975, 2.5) < student_quantile(0.975, 2)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(before=STEPS, after=STEPS)
 def test_swapped_sides_negate_the_interval(before, after):
     there, back = interval(before, after), interval(after, before)
@@ -42,7 +42,7 @@ def test_swapped_sides_negate_the_interval(before, after):
     assert there.low <= there.difference <= there.high
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(before=STEPS, after=STEPS, factor=st.sampled_from([0.5, 2.0, 1024.0]), shift=st.integers(0, 10**6))
 def test_unit_and_origin_of_time_do_not_matter(before, after, factor, shift):
     found = interval(before, after)

@@ -125,7 +125,7 @@ def made_collectives(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
 
 
 @settings(
-    max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    max_examples=25, derandomize=True, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(made=made_collectives())
@@ -432,7 +432,7 @@ def test_a_collective_partly_under_compute() -> None:
     assert comm_overlap(trace).rows() == [(0, 0, None, 100_000, 60_000, 40_000, 120_000, 180_000)]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     st.lists(st.tuples(NUMBERS(0, 60), NUMBERS(1, 30), st.booleans()), max_size=8),
     st.lists(NUMBERS(0, 90), min_size=2, max_size=5, unique=True).map(sorted),

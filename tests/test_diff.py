@@ -181,7 +181,7 @@ def test_chains_add_up(tiny):
     assert both["delta_ns"].to_list() == pytest.approx(both["delta_ns_right"].to_list(), abs=1e-3)
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(derandomize=True, max_examples=50)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(0, 10**12), st.integers(0, 10**12)), unique_by=lambda r: r[0]

@@ -77,7 +77,7 @@ def types_of(found: pl.DataFrame) -> list[int]:
 
 # --- random models
 
-EACH = settings(deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+EACH = settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
 
 
 @settings(EACH, max_examples=70)

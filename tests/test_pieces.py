@@ -114,6 +114,16 @@ def test_an_event_larger_than_many_pieces():
     assert (len(found.tables["gpu"]["ts"]), quirks) == (3, {})
 
 
+@pytest.mark.parametrize(
+    "args", ['[{}, {"k": 1}, [2, {}, {"k": 3}]]', '[{}, {"k": 1}, {"k": [{}, {"k": 3}]}, 4, [5, {}, {"k": 6}]]']
+)
+def test_a_piece_may_begin_and_end_at_any_depth_of_an_event(args):
+    event = f'{{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {{"list": {args}}}}}'
+    for size in range(1, 90):
+        _, found, quirks = read(f'{{"traceEvents": [{event}, {event}]}}'.encode(), size)
+        assert (len(found.tables["gpu"]["ts"]), quirks) == (2, {})
+
+
 def test_arrays_of_objects_behind_the_events_are_no_events():
     text = json.dumps(
         {

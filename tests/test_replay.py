@@ -171,7 +171,6 @@ def random_traces(draw: st.DrawFn) -> str:
 
 @settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -272,7 +272,7 @@ def rule_or_error(path: Path) -> str:
         return error.message
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(text=st.text(max_size=200), at=st.integers(0, len(RULE)), length=st.integers(0, 40))
 def test_a_damaged_file_is_a_rule_or_an_error(text, at, length, tmp_path):
     path = tmp_path / "big-part.yaml"

@@ -282,7 +282,6 @@ def random_traces(draw: st.DrawFn) -> str:
 
 @settings(
     max_examples=40,
-    deadline=None,
     derandomize=True,
     phases=[
         Phase.explicit,

@@ -58,7 +58,8 @@ def read_piece(decoder: Decoder, piece: Piece) -> DecodedPiece:
             return DecodedPiece(piece.index, Columns(), raw=piece.data)
         return DecodedPiece(piece.index, columns, quirks=quirks)
     found = salvage(piece.data)
-    if found.closes_more or any(not event.ph for event in found.events):
+    is_inside = found.closes_more or (bool(found.tail) and not _begins_event(found.tail))
+    if is_inside or any(not event.ph for event in found.events):
         return DecodedPiece(piece.index, Columns(), raw=piece.data)
     return DecodedPiece(piece.index, decoder.columns(found.events), tail=found.tail, quirks=found.quirks)
 
@@ -178,6 +179,17 @@ def _unmatched(text: bytes) -> int | None:
             if opened < 0:
                 return token.start()
     return None
+
+
+def _begins_event(text: bytes) -> bool:
+    """Whether a text is the beginning of an event, as far as that can be seen; else it began inside one."""
+    opened, has_phase = 0, False
+    for token in _STRUCTURE.finditer(text):
+        if opened == 0 and token.start() > 0:
+            return False  # an event goes on to the end of the text
+        has_phase |= opened == 1 and token.group() == b'"ph"'
+        opened += (token.group() in _OPENING) - (token.group() in _CLOSING)
+    return has_phase
 
 
 _STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
