@@ -58,6 +58,7 @@ _LEAST_BYTES = 64 << 20
 class RunFile:
     """A file of a run, and the rank it was given."""
 
+    path: Path
     trace: Trace
     rank: int
 
@@ -87,6 +88,28 @@ def load_run(
     Raises:
         InputError: a file is no trace, or (without `force`) two files are of one rank or of different jobs.
     """
+    files, notes = run_files(
+        paths, force=force, cache=cache, strict=strict, categories=categories, progress=progress
+    )
+    if len(files) > 1:
+        return merged(files, notes)
+    trace = files[0].trace
+    return replace(trace, quirks=(*trace.quirks, *notes)) if notes else trace
+
+
+def run_files(
+    paths: Sequence[str | Path],
+    *,
+    force: bool = False,
+    cache: bool = True,
+    strict: bool = False,
+    categories: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[RunFile], list[Quirk]]:
+    """The files of a run, each with its trace, in order of rank, and what is odd about the run.
+
+    Takes and raises what `load_run` does. The rank of a file that is alone is the one it records, else 0.
+    """
     files = trace_files(paths)
     read = partial(_read, strict=strict, cache=cache, categories=categories)
     read_files = list(zip(files, _read_all(files, read, progress), strict=True))
@@ -95,10 +118,10 @@ def load_run(
     if not traces:
         raise no_trace_in(files[0].found_by or "")
     if len(traces) == 1:
-        trace = traces[0][1]
-        return replace(trace, quirks=(*trace.quirks, *notes)) if notes else trace
+        path, trace = traces[0]
+        return [RunFile(path, trace, trace.meta.rank or 0)], notes
     ranked, rank_notes = with_ranks(traces, force=force)
-    return merged(ranked, [*notes, *rank_notes, *_strangers(ranked, force=force)])
+    return ranked, [*notes, *rank_notes, *_strangers(ranked, force=force)]
 
 
 def _skipped(files: Sequence[FoundFile]) -> list[Quirk]:
@@ -217,7 +240,7 @@ def with_ranks(traces: Sequence[tuple[Path, Trace]], *, force: bool = False) -> 
     ranks, notes = found_ranks(
         [path.name for path, _ in traces], [m.rank for m in metas], [m.world_size for m in metas], force=force
     )
-    files = [RunFile(trace, rank) for (_, trace), rank in zip(traces, ranks, strict=True)]
+    files = [RunFile(path, trace, rank) for (path, trace), rank in zip(traces, ranks, strict=True)]
     return sorted(files, key=lambda file: file.rank), notes
 
 

@@ -1,0 +1,126 @@
+"""The events of a file as arrays, beside their texts: what is decided about them is decided on whole columns."""
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+import msgspec
+import numpy as np
+from msgspec import Raw, Struct
+
+from traceql.arrays import Array, Ints, Ints32
+from traceql.ingest.decode import Codes
+from traceql.ingest.events import Event, lenient_args
+from traceql.ingest.times import MISSING, parse_us
+from traceql.slicing.kinds import LINKED, SLICES, Kind, Kinds
+
+Thread = tuple[int | str, int | str]
+NONE = -1
+
+_phase_and_category = attrgetter("ph", "cat")
+_thread = attrgetter("pid", "tid")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events, a column each; times are ns of the file's own clock, `MISSING` where there is none to read."""
+
+    kind: Array
+    phase: Array
+    """As a byte, of flows, asynchronous events and brackets; 0 for others."""
+    thread: Ints32
+    """Code of (pid, tid)."""
+    start: Ints
+    dur: Ints
+    """0 for what has no length."""
+    link: Ints32
+    """Code of what a flow or asynchronous event shares with those it belongs to; `NONE` for others."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def end(self) -> Ints:
+        """When they end."""
+        return self.start + self.dur
+
+    def at(self, where: Array) -> "Rows":
+        """Some of the rows, by index or mask."""
+        return Rows(*(getattr(self, name)[where] for name in _COLUMNS))
+
+    def of(self, *kinds: Kind) -> Array:
+        """Which rows are of these kinds."""
+        return np.isin(self.kind, kinds)
+
+    @classmethod
+    def joined(cls, parts: "list[Rows]") -> "Rows":
+        """The rows of all parts."""
+        return cls(*(np.concatenate([getattr(part, name) for part in (_NO_ROWS, *parts)]) for name in _COLUMNS))
+
+
+_COLUMNS = ("kind", "phase", "thread", "start", "dur", "link")
+_NO_ROWS = Rows(
+    np.empty(0, np.int8), np.empty(0, np.uint8), np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64),
+    np.empty(0, np.int32),
+)  # fmt: skip
+
+
+class _Link(Struct, gc=False):
+    """What of an event names those it belongs to."""
+
+    id: Raw = Raw()
+    id2: Raw = Raw()
+    scope: Raw = Raw()
+
+
+class _ThreadArgs(Struct, gc=False):
+    """Arguments of thread_name and thread_sort_index metadata."""
+
+    name: str | None = None
+    sort_index: int | None = None
+
+
+_links = msgspec.json.Decoder(_Link)
+
+
+class EventColumns:
+    """Makes columns of events; threads and links are numbered in order of appearance over all of them."""
+
+    def __init__(self) -> None:
+        self.threads: Codes[Thread] = Codes()
+        self.thread_names: dict[int, str] = {}
+        self.sort_indices: dict[int, int] = {}
+        """Of threads that have one; by thread code."""
+        self._links: Codes[tuple[object, ...]] = Codes()
+        self._kinds = Kinds()
+
+    def rows(self, events: list[Event]) -> Rows:
+        """The columns of events, without links."""
+        n = len(events)
+        kind = np.fromiter(map(self._kinds.__getitem__, map(_phase_and_category, events)), np.int8, n)
+        thread = np.fromiter(map(self.threads.__getitem__, map(_thread, events)), np.int32, n)
+        start, dur, phase = np.full(n, MISSING), np.zeros(n, np.int64), np.zeros(n, np.uint8)
+        timed = np.flatnonzero(kind != Kind.METADATA)
+        start[timed] = parse_us([events[i].ts for i in timed])
+        long = np.flatnonzero(np.isin(kind, SLICES))
+        dur[long] = parse_us([events[i].dur for i in long])
+        for i in np.flatnonzero(np.isin(kind, (*LINKED, Kind.BRACKET))):
+            phase[i] = ord(events[i].ph)
+        for i in np.flatnonzero(kind == Kind.METADATA):
+            self._describe(int(thread[i]), events[i])
+        return Rows(kind, phase, thread, start, dur, np.full(n, NONE, np.int32))
+
+    def _describe(self, thread: int, event: Event) -> None:
+        args = lenient_args(_ThreadArgs, bytes(event.args))
+        if event.name == "thread_name" and args.name:
+            self.thread_names[thread] = args.name.strip()
+        elif event.name == "thread_sort_index" and args.sort_index is not None:
+            self.sort_indices[thread] = args.sort_index
+
+    def link(self, event: Event, text: bytes) -> int:
+        """The code of what is the same for the events that belong together, as viewers have it."""
+        try:
+            found = _links.decode(text)
+        except msgspec.MsgspecError:
+            return self._links[(event.ph, text)]
+        local = event.pid if b'"local"' in bytes(found.id2) else None
+        return self._links[event.cat, event.name, bytes(found.id), bytes(found.id2), bytes(found.scope), local]
