@@ -6,11 +6,14 @@ one, so that it is JSON.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from traceql.ingest.decode import DECODE_ERRORS
 from traceql.ingest.events import Event, decode_events, decode_texts
 from traceql.ingest.pieces import PieceReader
 from traceql.ingest.salvage import repair, salvage
+
+_phase = attrgetter("ph")
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def _whole(text: bytes) -> Batch | None:
         events = decode_events(array)
     except DECODE_ERRORS:
         return None
-    return Batch(events, array) if all(event.ph or event.cat for event in events) else None
+    is_odd = "" in set(map(_phase, events)) and not all(event.ph or event.cat for event in events)
+    return None if is_odd else Batch(events, array)
 
 
 def _utf8(text: bytes) -> bytes:

@@ -90,16 +90,17 @@ def take(
     with open_source(path) as source, collector_off():
         reader = TextReader(source.blocks())
         for batch in reader:
-            rows = columns.rows(batch.events)
-            written.n_source += len(rows)
-            taken = sieve.taken(batch.events, rows) if sieve else np.arange(len(rows))
-            if len(taken):
+            written.n_source += len(batch.events)
+            index, rows = columns.rows(batch.events, sieve.near if sieve else None)
+            if sieve:
+                taken = sieve.taken([batch.events[i] for i in index], rows)
+                index, rows = index[taken], rows.at(taken)
+            if len(index):
                 every = batch.texts()
-                texts = [every[i] for i in taken]
-                rows = rows.at(taken)
+                texts = [every[i] for i in index]
                 if sieve:
                     for i in np.flatnonzero(rows.of(*LINKED)):
-                        rows.link[i] = columns.link(batch.events[taken[i]], bytes(texts[i]))
+                        rows.link[i] = columns.link(batch.events[index[i]], bytes(texts[i]))
                 store.add(rows, texts)
             if progress:
                 progress(source.read_bytes, source.stored_bytes)

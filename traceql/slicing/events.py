@@ -11,11 +11,17 @@ from traceql.arrays import Array, Ints, Ints32
 from traceql.ingest.decode import Codes
 from traceql.ingest.events import Event, lenient_args
 from traceql.ingest.times import MISSING, parse_us
-from traceql.slicing.kinds import LINKED, SLICES, Kind, Kinds
+from traceql.slicing.kinds import LINKED, Kind, Kinds
+from traceql.slicing.stretches import Stretches
 
 Thread = tuple[int | str, int | str]
 NONE = -1
 
+METADATA, SLICE = "M", "X"
+_ALONE = frozenset("XiICstf")
+"""Phases of events that one by one lie in a window or do not: the ends of an arrow both lie in it."""
+
+_phase = attrgetter("ph")
 _phase_and_category = attrgetter("ph", "cat")
 _thread = attrgetter("pid", "tid")
 
@@ -93,21 +99,30 @@ class EventColumns:
         self._links: Codes[tuple[object, ...]] = Codes()
         self._kinds = Kinds()
 
-    def rows(self, events: list[Event]) -> Rows:
-        """The columns of events, without links."""
-        n = len(events)
-        kind = np.fromiter(map(self._kinds.__getitem__, map(_phase_and_category, events)), np.int8, n)
-        thread = np.fromiter(map(self.threads.__getitem__, map(_thread, events)), np.int32, n)
-        start, dur, phase = np.full(n, MISSING), np.zeros(n, np.int64), np.zeros(n, np.uint8)
-        timed = np.flatnonzero(kind != Kind.METADATA)
-        start[timed] = parse_us([events[i].ts for i in timed])
-        long = np.flatnonzero(np.isin(kind, SLICES))
-        dur[long] = parse_us([events[i].dur for i in long])
+    def rows(self, events: list[Event], near: Stretches | None = None) -> tuple[Array, Rows]:
+        """The columns of events, without links, and the index of each.
+
+        Args:
+            events: the events.
+            near: leave out what has no time in common with these stretches, if it makes sense by itself.
+        """
+        phases = list(map(_phase, events))
+        start, dur = _times(events, phases)
+        index = np.arange(len(events))
+        if near is not None:
+            stays = near.meet(start, np.where(dur == MISSING, start, start + dur))
+            if set(phases) - _ALONE:
+                stays |= np.fromiter((phase not in _ALONE for phase in phases), bool, len(phases))
+            index = np.flatnonzero(stays)
+        chosen = [events[i] for i in index]
+        kind = np.fromiter(map(self._kinds.__getitem__, map(_phase_and_category, chosen)), np.int8, len(index))
+        thread = np.fromiter(map(self.threads.__getitem__, map(_thread, chosen)), np.int32, len(index))
+        phase = np.zeros(len(index), np.uint8)
         for i in np.flatnonzero(np.isin(kind, (*LINKED, Kind.BRACKET))):
-            phase[i] = ord(events[i].ph)
+            phase[i] = ord(chosen[i].ph)
         for i in np.flatnonzero(kind == Kind.METADATA):
-            self._describe(int(thread[i]), events[i])
-        return Rows(kind, phase, thread, start, dur, np.full(n, NONE, np.int32))
+            self._describe(int(thread[i]), chosen[i])
+        return index, Rows(kind, phase, thread, start[index], dur[index], np.full(len(index), NONE, np.int32))
 
     def _describe(self, thread: int, event: Event) -> None:
         args = lenient_args(_ThreadArgs, bytes(event.args))
@@ -124,3 +139,16 @@ class EventColumns:
             return self._links[(event.ph, text)]
         local = event.pid if b'"local"' in bytes(found.id2) else None
         return self._links[event.cat, event.name, bytes(found.id), bytes(found.id2), bytes(found.scope), local]
+
+
+def _times(events: list[Event], phases: list[str]) -> tuple[Ints, Ints]:
+    """Start and length of each event, `MISSING` where it cannot be read; 0 is the length of what is no slice."""
+    start, dur = np.full(len(events), MISSING), np.zeros(len(events), np.int64)
+    if METADATA in phases:
+        timed = np.array([i for i, phase in enumerate(phases) if phase != METADATA], np.int64)
+        start[timed] = parse_us([events[i].ts for i in timed])
+    else:
+        start = parse_us([event.ts for event in events])
+    long = np.array([i for i, phase in enumerate(phases) if phase == SLICE], np.int64)
+    dur[long] = parse_us([events[i].dur for i in long])
+    return start, dur

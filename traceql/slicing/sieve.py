@@ -47,6 +47,8 @@ class Sieve:
         threads = trace.threads.collect()
         self._columns = columns
         self._rank_of = {(pid, tid): rank for pid, tid, rank in threads.select(*_THREAD, "rank").iter_rows()}
+        self._rank_of_process = {pid: rank for (pid, _), rank in self._rank_of.items()}
+        self._first_rank = min(window.host, default=0)
         self._names: list[tuple[str, str]] = []
         """(pid, tid) of each thread code, as the table `threads` has them."""
         self._ranks: list[int] = []
@@ -58,6 +60,9 @@ class Sieve:
         self._kernels = _kernel_keys(window.kernels, first_ns)
         self._kernel_starts = np.unique(np.array([key[3] for key in self._kernels], np.int64))
         self._correlations = _correlations(trace, window)
+        starts = Stretches.of(self._kernel_starts, self._kernel_starts)
+        self.near = Stretches.union([*self._both.values(), *self._calls.values(), starts])
+        """All time in which anything of the window may lie."""
 
     def taken(self, events: list[Event], rows: Rows) -> Array:
         """Index of the events that lie in the window each by itself, or may do so together with others."""
@@ -78,7 +83,7 @@ class Sieve:
     def _rank(self, rows: Rows) -> Ints:
         for pid, tid in islice(self._columns.threads, len(self._names), None):
             name = (str(pid), str(tid))
-            rank = self._rank_of.get(name, -1)
+            rank = self._rank_of.get(name, self._rank_of_process.get(name[0], self._first_rank))
             self._names.append(name)
             self._ranks.append(rank if rank in self._host else -1)
         return np.array(self._ranks, np.int64)[rows.thread]
