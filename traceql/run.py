@@ -286,7 +286,7 @@ def merged(files: Sequence[RunFile], notes: Sequence[Quirk] = ()) -> Trace:
     Where a file does not say its absolute time, all begin at zero, and a quirk says so.
     """
     metas = [structs.replace(file.trace.meta, rank=file.rank) for file in files]
-    shifts = _shifts(metas)
+    shifts = file_shifts(metas)
     offsets = dict.fromkeys(_KEYS, 0)
     parts: dict[str, list[pl.LazyFrame]] = {table: [] for table in _KEYS}
     for file, shift in zip(files, shifts or [0] * len(files), strict=True):
@@ -333,7 +333,7 @@ def _clock_ns(meta: TraceMeta) -> int | None:
     return first_ns if first_ns > _EPOCH_NS else None
 
 
-def _shifts(metas: Sequence[TraceMeta]) -> list[int] | None:
+def file_shifts(metas: Sequence[TraceMeta]) -> list[int] | None:
     """How much later than the run each file begins; None where that is not known. Without any event it is 0."""
     clocks = [_clock_ns(meta) for meta in metas]
     known = [clock for clock in clocks if clock is not None]
@@ -355,7 +355,7 @@ def _run_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
     counts: Counter[str] = Counter()
     for meta in metas:
         counts.update(meta.event_counts)
-    shifts = _shifts(metas)
+    shifts = file_shifts(metas)
     first = metas[shifts.index(0)] if shifts else metas[0]
     ends = [meta.span_ns + shift for meta, shift in zip(metas, shifts or [0] * len(metas), strict=True) if meta.span_ns]
     differing = dict.fromkeys((name for name in _ALIKE if len({getattr(m, name) for m in metas}) > 1), None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 """How the name of a file that is written may end."""
 
-window_options = combine(
+part_options = combine(
     click.option("--step", "--steps", "steps", type=StepRange(), default=(None, None), metavar="A:B",
                  help="Only steps A to B - 1; A alone is one step, A: and :B leave one end open."),
     click.option("--stage", type=click.Choice(["decode", "prefill", "mixed"]),
@@ -28,6 +28,11 @@ window_options = combine(
     click.option("--time", type=TimeRange(), metavar="A:B",
                  help="Only from A to B since the first event, such as 10ms:12.5ms; 10ms: and :1s leave one end "
                       "open. Units: ns, us, ms, s."),
+)  # fmt: skip
+"""Which part of each rank."""
+
+window_options = combine(
+    part_options,
     click.option("--around", metavar="KERNEL",
                  help="Only around the longest GPU activity with KERNEL in its name: literally, case and all, in the "
                       "name as recorded or as traceql shows it."),
@@ -48,9 +53,9 @@ def wish_of(
     *,
     steps: tuple[int | None, int | None],
     stage: str | None,
-    around: str | None,
-    occurrence: int | None,
-    margin: int | None,
+    around: str | None = None,
+    occurrence: int | None = None,
+    margin: int | None = None,
     **others: Any,
 ) -> "Wish | None":
     """What the window options ask for; None when nothing is said, so that all is wanted.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from traceql.arrays import Bools
 from traceql.errors import MissingDataError
 from traceql.ingest.event_text import replaced
 from traceql.ingest.source import open_source
@@ -38,6 +39,12 @@ class Written:
     """Extra tracks."""
     json_bytes: int = 0
     """Length of the document, unpacked."""
+
+    def note(self, stays: Bools, extra: ExtraTracks) -> None:
+        """Adds what is written of one source."""
+        self.n_events += int(stays.sum())
+        self.n_moved += extra.n_moved
+        self.n_tracks += extra.n_tracks
 
     def counted(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """The blocks, their length added up."""
@@ -71,11 +78,10 @@ def cut(
         if not (stays & ~rows.of(Kind.METADATA)).any():
             raise MissingDataError(f"no event lies in {', '.join(window.words)}", "Choose a longer window.")
         extra = ExtraTracks.of(rows, stays, columns)
-        written.n_events += int(stays.sum())
-        written.n_moved += extra.n_moved
-        written.n_tracks += extra.n_tracks
+        written.note(stays, extra)
+        before, behind = frame_of(reader)
         events = _events(store.texts(stays), extra)
-        yield from written.counted(joined(frame_of(reader), events))
+        yield from written.counted(joined(before, events, lambda: behind))
 
 
 def take(

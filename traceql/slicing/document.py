@@ -37,9 +37,15 @@ def _keys(before: bytes, behind: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("traceEvents") == [] else None
 
 
-def joined(frame: tuple[bytes, bytes], events: Iterable[bytes]) -> Iterator[bytes]:
-    """The document's bytes, in blocks."""
-    held, size = [frame[0]], 0
+def joined(before: bytes, events: Iterable[bytes], behind: Callable[[], bytes]) -> Iterator[bytes]:
+    """The document's bytes, in blocks.
+
+    Args:
+        before: what stands before the events, with the bracket.
+        events: their texts.
+        behind: what stands behind them, asked for when all are written.
+    """
+    held, size = [before], 0
     separator = b"  "
     for event in events:
         held += (separator, event)
@@ -48,7 +54,7 @@ def joined(frame: tuple[bytes, bytes], events: Iterable[bytes]) -> Iterator[byte
         if size >= _BLOCK_BYTES:
             yield b"".join(held)
             held, size = [], 0
-    held.append(frame[1])
+    held.append(behind())
     yield b"".join(held)
 
 

@@ -96,6 +96,7 @@ class EventColumns:
         self.thread_names: dict[int, str] = {}
         self.sort_indices: dict[int, int] = {}
         """Of threads that have one; by thread code."""
+        self.process_sort_indices: set[int] = set()
         self._links: Codes[tuple[object, ...]] = Codes()
         self._kinds = Kinds()
 
@@ -130,6 +131,8 @@ class EventColumns:
             self.thread_names[thread] = args.name.strip()
         elif event.name == "thread_sort_index" and args.sort_index is not None:
             self.sort_indices[thread] = args.sort_index
+        elif event.name == "process_sort_index" and args.sort_index is not None:
+            self.process_sort_indices.add(args.sort_index)
 
     def link(self, event: Event, text: bytes) -> int:
         """The code of what is the same for the events that belong together, as viewers have it."""
