@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traceql.arrays import Bools
+from traceql.arrays import Bools, Ints
 from traceql.errors import MissingDataError
 from traceql.ingest.event_text import replaced
 from traceql.ingest.source import open_source
@@ -113,9 +113,10 @@ def take(
     return reader
 
 
-def _events(texts: Iterator[tuple[int, bytes]], extra: ExtraTracks) -> Iterator[bytes]:
+def _events(texts: Iterable[tuple[Ints, list[bytes]]], extra: ExtraTracks) -> Iterator[bytes]:
     tids = {row: json.dumps(tid).encode() for row, tid in extra.tids.items()}
-    for row, text in texts:
-        yield replaced(text, {b"tid": tids[row]}) if row in tids else text
+    for numbers, block in texts:
+        for row, text in zip(numbers.tolist(), block, strict=True):
+            yield replaced(text, {b"tid": tids[row]}) if row in tids else text
     for event in extra.metadata:
         yield json.dumps(event).encode()

@@ -14,13 +14,15 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from traceql.arrays import Array
 from traceql.analyses.clocks import clock_offsets
 from traceql.analyses.comm import collectives
 from traceql.errors import MissingDataError
-from traceql.ingest.event_text import members, replaced
+from traceql.ingest.event_text import NewValue, replaced
 from traceql.ingest.meta import read_meta
 from traceql.ingest.source import open_source
 from traceql.ingest.texts import TextReader
+from traceql.ingest.times import MISSING
 from traceql.run import RunFile, file_shifts
 from traceql.slicing.cut import Progress, Written, take
 from traceql.slicing.document import joined
@@ -202,9 +204,11 @@ def _edited(
     written.note(stays, extra)
     editor = _Editor(part, columns, rows, extra, shift_ns, n_ranks)
     names = _ProcessNames(part, columns)
-    for row, text in store.texts(stays):
-        renamed = names.renamed(text) if rows.kind[row] == Kind.METADATA else None
-        yield editor.edited(row, text if renamed is None else renamed)
+    is_metadata = rows.of(Kind.METADATA)
+    for numbers, texts in store.texts(stays):
+        for i in np.flatnonzero(is_metadata[numbers]):
+            texts[i] = names.renamed(texts[i])
+        yield from editor.edited(numbers, texts)
     for event in (*extra.metadata, *names.missing()):
         yield json.dumps(event | {"pid": f"{part.prefix}{event['pid']}"}).encode()
 
@@ -215,35 +219,43 @@ class _Editor:
     def __init__(
         self, part: _Part, columns: EventColumns, rows: Rows, extra: ExtraTracks, shift_ns: int, n_ranks: int
     ) -> None:
-        self._rows, self._shift_ns = rows, shift_ns
         self._number, self._n_ranks, self._prefix = part.number, n_ranks, part.prefix
+        self._rows, self._shift_ns = rows, shift_ns
         self._pids = [json.dumps(f"{part.prefix}{pid}").encode() for pid, _ in columns.threads]
         self._tids = {row: json.dumps(tid).encode() for row, tid in extra.tids.items()}
-        self._is_timed = (rows.kind != Kind.METADATA) & (rows.start > -(2**62))
+        self._is_timed = (rows.kind != Kind.METADATA) & (rows.start != MISSING) & (shift_ns != 0)
         self._is_linked = rows.of(*LINKED)
 
-    def edited(self, row: int, text: bytes) -> bytes:
-        """The text of an event as it is written."""
-        values = {b"pid": self._pids[self._rows.thread[row]]}
-        if self._shift_ns and self._is_timed[row]:
-            values[b"ts"] = _us(int(self._rows.start[row]) + self._shift_ns)
-        if row in self._tids:
-            values[b"tid"] = self._tids[row]
-        if self._is_linked[row]:
-            values |= self._link(text)
-        return replaced(text, values)
+    def edited(self, numbers: Array, texts: Sequence[bytes]) -> Iterator[bytes]:
+        """The texts of some events as they are written.
 
-    def _link(self, text: bytes) -> dict[bytes, bytes]:
-        """The event's id, another one for each rank."""
-        span = members(text, {b"id": b""}).get(b"id")
-        if span is None:
-            return {}
-        old = text[slice(*span)]
+        Args:
+            numbers: the row of each.
+            texts: their texts.
+        """
+        threads, is_timed, is_linked = (
+            column[numbers].tolist() for column in (self._rows.thread, self._is_timed, self._is_linked)
+        )
+        times = (self._rows.start[numbers] + self._shift_ns).tolist()
+        for row, text, thread, time, timed, linked in zip(
+            numbers.tolist(), texts, threads, times, is_timed, is_linked, strict=True
+        ):
+            values: dict[bytes, NewValue] = {b"pid": self._pids[thread]}
+            if timed:
+                values[b"ts"] = _us(time)
+            if row in self._tids:
+                values[b"tid"] = self._tids[row]
+            if linked:
+                values[b"id"] = self._link
+            yield replaced(text, values)
+
+    def _link(self, old: bytes) -> bytes:
+        """Another id for each rank."""
         if old.isdigit():
-            return {b"id": b"%d" % (int(old) * self._n_ranks + self._number)}
+            return b"%d" % (int(old) * self._n_ranks + self._number)
         if found := _HEX.fullmatch(old):
-            return {b"id": b'"0x%x"' % (int(found[1], 16) * self._n_ranks + self._number)}
-        return {b"id": json.dumps(self._prefix).encode()[:-1] + old.strip(b'"') + b'"'}
+            return b'"0x%x"' % (int(found[1], 16) * self._n_ranks + self._number)
+        return json.dumps(self._prefix).encode()[:-1] + old.strip(b'"') + b'"'
 
 
 def _us(ns: int) -> bytes:
@@ -261,12 +273,12 @@ class _ProcessNames:
         self._places = {index: place for place, index in enumerate(sorted(columns.process_sort_indices))}
         self._named: set[int | str] = set()
 
-    def renamed(self, text: bytes) -> bytes | None:
-        """The metadata event of a process with its new name or place; None for any other."""
+    def renamed(self, text: bytes) -> bytes:
+        """The metadata event of a process with its new name or place; any other as it is."""
         try:
             event: dict[str, Any] = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+            return text
         given = event.get("args")
         args = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         pid = event.get("pid", 0)
@@ -276,7 +288,7 @@ class _ProcessNames:
         elif event.get("name") == "process_sort_index" and args.get("sort_index") in self._places:
             args["sort_index"] = self._part.number * _SORT_STEP + self._places[args["sort_index"]]
         else:
-            return None
+            return text
         return json.dumps(event | {"args": args}).encode()
 
     def missing(self) -> Iterator[dict[str, Any]]:

@@ -40,13 +40,13 @@ class Store(AbstractContextManager["Store"]):
         self._rows = [Rows.joined(self._rows)]
         return self._rows[0]
 
-    def texts(self, stays: Bools) -> Iterator[tuple[int, bytes]]:
-        """The number and the text of each event that stays, in order."""
+    def texts(self, stays: Bools) -> Iterator[tuple[Ints, list[bytes]]]:
+        """The rows and the texts of the events that stay, in order, some thousand at a time."""
         lengths = np.concatenate([np.empty(0, np.int64), *self._lengths])
         self._file.seek(0)
         for first in range(0, len(lengths), _BLOCK_EVENTS):
             ends = np.cumsum(lengths[first : first + _BLOCK_EVENTS])
             block = self._file.read(int(ends[-1]))
-            starts = ends - lengths[first : first + _BLOCK_EVENTS]
-            for i in np.flatnonzero(stays[first : first + _BLOCK_EVENTS]).tolist():
-                yield first + i, block[starts[i] : ends[i]]
+            chosen = np.flatnonzero(stays[first : first + _BLOCK_EVENTS])
+            starts = (ends - lengths[first : first + _BLOCK_EVENTS])[chosen].tolist()
+            yield first + chosen, [block[a:b] for a, b in zip(starts, ends[chosen].tolist(), strict=True)]
