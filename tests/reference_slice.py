@@ -59,7 +59,8 @@ def keys_of(path):
 def dropped(path):
     """How many slices a viewer drops: as Perfetto's tracker stacks them, by its own reading of the times."""
     by_thread = defaultdict(list)
-    for event in json.loads(text_of(path))["traceEvents"]:
+    document = json.loads(text_of(path))
+    for event in document["traceEvents"] if isinstance(document, dict) else document:
         if event["ph"] == "X":
             start, dur = (int(float(event[key]) * 1000.0) for key in ("ts", "dur"))
             by_thread[event["pid"], event["tid"]].append((start, -dur))
@@ -102,7 +103,9 @@ def expected_step(events, label, step):
     for event, _ in events:
         if event.get("cat") in {"cuda_runtime", "cuda_driver"}:
             calls.setdefault(event["args"].get("correlation"), []).append(event)
-    launch_of = {c: next((e for e in es if "aunch" in e["name"] or "Mem" in e["name"]), es[0]) for c, es in calls.items()}
+    launch_of = {
+        c: next((e for e in es if "aunch" in e["name"] or "Mem" in e["name"]), es[0]) for c, es in calls.items()
+    }
     kept = set()
     stretches = defaultdict(list)
     for i, (event, _) in enumerate(events):
@@ -159,7 +162,9 @@ def _arrows(events, kept):
     ends = defaultdict(lambda: defaultdict(list))
     for i, (event, _) in enumerate(events):
         if event["ph"] in "stf":
-            if _meets_any({"start": event["start"], "end": event["start"]}, slices.get((event["pid"], event["tid"]), [])):
+            if _meets_any(
+                {"start": event["start"], "end": event["start"]}, slices.get((event["pid"], event["tid"]), [])
+            ):
                 ends[event["cat"], event["name"], event["id"]][event["ph"]].append(i)
     return {i for found in ends.values() if found["s"] and found["f"] for numbers in found.values() for i in numbers}
 

@@ -88,9 +88,7 @@ def load_run(
     Raises:
         InputError: a file is no trace, or (without `force`) two files are of one rank or of different jobs.
     """
-    files, notes = run_files(
-        paths, force=force, cache=cache, strict=strict, categories=categories, progress=progress
-    )
+    files, notes = run_files(paths, force=force, cache=cache, strict=strict, categories=categories, progress=progress)
     if len(files) > 1:
         return merged(files, notes)
     trace = files[0].trace

@@ -1,5 +1,6 @@
 """What the commands that write traces share: the options that choose a window, and what is said of the file."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 """How the name of a file that is written may end."""
+
+_TOLD = (
+    "illegal-escape", "control-character", "non-utf8", "non-finite-number", "odd-arguments", "no-common-clock",
+    "missing-rank", "rank-by-order",
+)  # fmt: skip
+"""Oddities of the source that the file that is written shares, or does not."""
 
 part_options = combine(
     click.option("--step", "--steps", "steps", type=StepRange(), default=(None, None), metavar="A:B",
@@ -84,7 +91,7 @@ def check_target(output: Path | None, traces: Sequence[Path], *, force: bool) ->
     """
     if output is not None and not output.name.lower().endswith(SUFFIXES):
         raise OutputError(f"{output.name} does not say how to pack the trace", f"End it in {', '.join(SUFFIXES)}.")
-    if output is None and click.get_text_stream("stdout").isatty():
+    if output is None and sys.stdout.isatty():
         raise OutputError("a trace is long, and not for a terminal", "Name a file with -o FILE, or use a pipe.")
     check_run_output(output, traces, force=force, is_binary=False)
 
@@ -104,7 +111,7 @@ def say_written(written: "Written", words: Sequence[str], output: Path | None, n
 
 
 def say_faults(quirks: "Sequence[Quirk]") -> None:
-    """Says on standard error what of the source was lost or had to be mended: it is not as it stands there."""
+    """Says on standard error what of the source is lost, or had to be mended and so is not as it stands there."""
     for quirk in quirks:
-        if quirk.effect == "lost":
-            click.echo(f"lost in the source: {quirk.text} ({quirk.count})", err=True)
+        if quirk.effect == "lost" or quirk.id in _TOLD:
+            click.echo(f"source: {quirk.text} ({quirk.count})", err=True)

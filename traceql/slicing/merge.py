@@ -85,7 +85,10 @@ def merge(
     clocks = {row["rank"]: row for row in clock_offsets(collectives(run)).iter_rows(named=True)}
     shifts = file_shifts([file.trace.meta for file in files]) or [0] * len(files)
     base_ns = _first_ns(files[0]) - shifts[0]
-    parts = [_Part(i, file, shift, base_ns, clocks.get(file.rank)) for i, (file, shift) in enumerate(zip(files, shifts, strict=True))]
+    parts = [
+        _Part(i, file, shift, base_ns, clocks.get(file.rank))
+        for i, (file, shift) in enumerate(zip(files, shifts, strict=True))
+    ]
     windows = [_window(part, wish, written) for part in parts]
     if all(window is None for window in windows) and wish:
         raise MissingDataError("nothing of any rank lies in the window", next(iter(written.left_out.values()), ""))

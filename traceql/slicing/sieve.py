@@ -59,7 +59,7 @@ class Sieve:
         self._calls = _by_thread(window.calls.join(threads, on="thread_id", how="left"), first_ns)
         self._kernels = _kernel_keys(window.kernels, first_ns)
         self._kernel_starts = np.unique(np.array([key[3] for key in self._kernels], np.int64))
-        self._correlations = _correlations(trace, window)
+        self._foreign = _foreign_correlations(trace, window)
         starts = Stretches.of(self._kernel_starts, self._kernel_starts)
         self.near = Stretches.union([*self._both.values(), *self._calls.values(), starts])
         """All time in which anything of the window may lie."""
@@ -76,8 +76,7 @@ class Sieve:
         for i in np.flatnonzero(found & rows.of(Kind.GPU)):
             found[i] = _kernel_key(events[i], int(rank[i]), int(rows.start[i]), int(rows.dur[i])) in self._kernels
         for i in np.flatnonzero(found & rows.of(Kind.SYNC)):
-            correlation = _arguments(SyncArgs, events[i]).correlation
-            found[i] = correlation in (None, MISSING, 0) or (int(rank[i]), correlation) in self._correlations
+            found[i] = (int(rank[i]), _arguments(SyncArgs, events[i]).correlation) not in self._foreign
         return np.flatnonzero(found)
 
     def _rank(self, rows: Rows) -> Ints:
@@ -195,17 +194,19 @@ def _arguments(shape: type[Shape], event: Event) -> Shape:
         return lenient_args(shape, bytes(event.args))
 
 
-def _correlations(trace: Trace, window: Window) -> set[tuple[int, int]]:
-    """(rank, correlation) of the calls in the window's time on the host, and of the kept activities."""
+def _foreign_correlations(trace: Trace, window: Window) -> set[tuple[int, int]]:
+    """(rank, correlation) of the calls that are not in the window: what they wait for is not either."""
     calls = trace.launches.filter(pl.col("correlation").is_not_null())
     rows = calls.select("rank", "correlation", "start_ns", "dur_ns").collect()
-    found = set(window.kernels.filter(pl.col("correlation").is_not_null()).select("rank", "correlation").iter_rows())
+    outside: set[tuple[int, int]] = set()
+    inside = set(window.kernels.filter(pl.col("correlation").is_not_null()).select("rank", "correlation").iter_rows())
     for rank, stretches in window.host.items():
         of_rank = rows.filter(pl.col("rank") == rank)
         start = of_rank["start_ns"].to_numpy()
-        inside = pl.Series(stretches.meet(start, start + of_rank["dur_ns"].to_numpy()), dtype=pl.Boolean)
-        found |= set(of_rank.filter(inside).select("rank", "correlation").iter_rows())
-    return found
+        is_inside = pl.Series(stretches.meet(start, start + of_rank["dur_ns"].to_numpy()), dtype=pl.Boolean)
+        inside |= set(of_rank.filter(is_inside).select("rank", "correlation").iter_rows())
+        outside |= set(of_rank.filter(~is_inside).select("rank", "correlation").iter_rows())
+    return outside - inside
 
 
 # --- what belongs together

@@ -30,7 +30,9 @@ class Stretches:
     @classmethod
     def one(cls, start: int, end: int) -> "Stretches":
         """A single stretch; none where it would be empty."""
-        return cls.of(np.array([start] if end > start else [], np.int64), np.array([end] if end > start else [], np.int64))
+        return cls.of(
+            np.array([start] if end > start else [], np.int64), np.array([end] if end > start else [], np.int64)
+        )
 
     @classmethod
     def union(cls, parts: "Iterable[Stretches]") -> "Stretches":

@@ -17,7 +17,18 @@ from traceql.trace import Trace
 MARGIN_NS = 1_000_000
 """Around a kernel, unless told otherwise."""
 _STEP = ["rank", "device", "step"]
-_KERNEL = ["kernel_id", "rank", "device", "stream", "name", "short_name", "start_ns", "dur_ns", "correlation", "launch_id"]
+_KERNEL = [
+    "kernel_id",
+    "rank",
+    "device",
+    "stream",
+    "name",
+    "short_name",
+    "start_ns",
+    "dur_ns",
+    "correlation",
+    "launch_id",
+]
 _END = pl.col("start_ns") + pl.col("dur_ns")
 
 
@@ -180,7 +191,9 @@ def _layer(
 
 
 def _time(trace: Trace, time: tuple[int | None, int | None], words: list[str]) -> tuple[int, int]:
-    span_ns = trace.meta.span_ns or 0
+    span_ns = trace.meta.span_ns
+    if span_ns is None:
+        raise MissingDataError("the trace holds nothing that has a time", "Was anything recorded?")
     start, end = time[0] or 0, span_ns + 1 if time[1] is None else time[1]
     if start > span_ns:
         raise MissingDataError(
@@ -209,7 +222,8 @@ def _occurrence(wish: Wish, kernels: pl.DataFrame, words: list[str]) -> dict[str
     number = wish.occurrence or 1 + int(named["dur_ns"].arg_max() or 0)
     if number > named.height:
         raise MissingDataError(
-            f"there is no occurrence {number} of {fmt.visible(text[:80])!r}", f"There are {fmt.count(named.height)} here."
+            f"there is no occurrence {number} of {fmt.visible(text[:80])!r}",
+            f"There are {fmt.count(named.height)} here.",
         )
     chosen = named.row(number - 1, named=True)
     which = f"occurrence {number:,} of {named.height:,}" + ("" if wish.occurrence else ", the longest")
