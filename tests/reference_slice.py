@@ -129,9 +129,8 @@ def expected_step(events, label, step):
             below = (k for k in gpu if (k["pid"], k["tid"]) == (event["pid"], event["tid"]))
             if any(meets(k, event["start"], event["end"]) for k in below):
                 kept.add(i)
-        elif event["ph"] in "iIC" or (event["ph"] == "X" and event["cat"] not in GPU):
-            if any(meets(event, *stretch) for stretch in both):
-                kept.add(i)
+        elif event["ph"] in "iICX" and event.get("cat") not in GPU and any(meets(event, *each) for each in both):
+            kept.add(i)
     return kept | _arrows(events, kept)
 
 
@@ -161,11 +160,10 @@ def _arrows(events, kept):
     slices = {thread: _union(found) for thread, found in slices.items()}
     ends = defaultdict(lambda: defaultdict(list))
     for i, (event, _) in enumerate(events):
-        if event["ph"] in "stf":
-            if _meets_any(
-                {"start": event["start"], "end": event["start"]}, slices.get((event["pid"], event["tid"]), [])
-            ):
-                ends[event["cat"], event["name"], event["id"]][event["ph"]].append(i)
+        if event["ph"] in "stf" and _meets_any(
+            {"start": event["start"], "end": event["start"]}, slices.get((event["pid"], event["tid"]), [])
+        ):
+            ends[event["cat"], event["name"], event["id"]][event["ph"]].append(i)
     return {i for found in ends.values() if found["s"] and found["f"] for numbers in found.values() for i in numbers}
 
 

@@ -32,7 +32,7 @@ def merged(sources, out, *options):
 def moved(source, tmp_path, ns):
     """A copy of a trace whose host's clock is ahead."""
     text = text_of(source)
-    base = int(re.search(r'"baseTimeNanoseconds": (\d+)', text)[1])
+    base = json.loads(text)["baseTimeNanoseconds"]
     copy = tmp_path / f"late-{source.name.removesuffix('.gz')}"
     copy.write_text(text.replace(str(base), str(base + ns), 1))
     return copy
@@ -138,7 +138,7 @@ def test_processes_say_their_rank_in_order(tmp_path):
     names = {e["pid"]: e["args"]["name"] for e in written if e["name"] == "process_name"}
     assert {event["pid"] for event in written} <= set(names) | {"[RANK0] ", "[RANK1] "}
     for pid, name in names.items():
-        rank, own = re.fullmatch(r"\[RANK(\d)\] (.*)", pid).groups()
+        rank, own = pid.removeprefix("[RANK").split("] ", 1)
         assert name.startswith(f"rank {rank} · ")
         assert name.endswith(own)
     places = {e["pid"]: e["args"]["sort_index"] for e in written if e["name"] == "process_sort_index"}

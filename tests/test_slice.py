@@ -107,7 +107,7 @@ def test_a_layer_is_what_the_layers_command_counts(tmp_path):
     ids=lambda v: getattr(v, "name", " ".join(v) if isinstance(v, tuple) else v),
 )
 def test_every_slice_is_whole(source, options, tmp_path):
-    """Kernels have the launches that the source has, launches what is around them, arrows both ends; none is dropped."""
+    """Kernels have the launches that the source has, launches what is around them, arrows both ends; all are shown."""
     out = sliced(source, tmp_path / "slice.json", *options)
     before, after = events_of(source), events_of(out)
     calls = {}
@@ -180,7 +180,7 @@ def test_options_narrow_each_other(tmp_path):
 # --- tracks
 
 
-def overlapping(*slices, tid=7):
+def overlapping(*slices: tuple[float, float], tid: int | str = 7):
     """A trace of kernels on one stream, each launched."""
     events = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": "stream 7"}}]
     for i, (ts, dur) in enumerate(slices):

@@ -1,4 +1,4 @@
-"""Cuts a window out of a trace: reads the file a second time and writes the events of the window as they stand there."""
+"""Cuts a window out of a trace: reads the file a second time, and writes the window's events as they stand there."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ from traceql.ingest.source import open_source
 from traceql.ingest.texts import TextReader
 from traceql.ingest.worker import collector_off
 from traceql.slicing.document import frame_of, joined
-from traceql.slicing.events import EventColumns
+from traceql.slicing.events import EventColumns, at
 from traceql.slicing.extra_tracks import ExtraTracks
 from traceql.slicing.kinds import LINKED, Kind
 from traceql.slicing.sieve import Sieve
@@ -72,7 +72,7 @@ def cut(
     columns = EventColumns()
     sieve = Sieve(trace, window, columns)
     with Store() as store:
-        reader = take(path, store, columns, sieve, written, progress)
+        reader = take(path, columns, sieve, written, into=store, progress=progress)
         rows = store.rows()
         stays = sieve.together(rows)
         if not (stays & ~rows.of(Kind.METADATA)).any():
@@ -86,28 +86,28 @@ def cut(
 
 def take(
     path: Path,
-    store: Store,
     columns: EventColumns,
     sieve: Sieve | None,
     written: Written,
+    *,
+    into: Store,
     progress: Progress | None,
 ) -> TextReader:
-    """Puts the events of a file into the store, those that the sieve takes or all; returns what read it."""
+    """Puts the events of a file into a store, those that the sieve takes or all; returns what read it."""
     with open_source(path) as source, collector_off():
         reader = TextReader(source.blocks())
         for batch in reader:
             written.n_source += len(batch.events)
             index, rows = columns.rows(batch.events, sieve.near if sieve else None)
             if sieve:
-                taken = sieve.taken([batch.events[i] for i in index], rows)
+                taken = sieve.taken(at(batch.events, index), rows)
                 index, rows = index[taken], rows.at(taken)
             if len(index):
-                every = batch.texts()
-                texts = [every[i] for i in index]
+                texts = at(batch.texts(), index)
                 if sieve:
                     for i in np.flatnonzero(rows.of(*LINKED)):
-                        rows.link[i] = columns.link(batch.events[index[i]], bytes(texts[i]))
-                store.add(rows, texts)
+                        rows.link[i] = columns.link(batch.events[int(index[i])], bytes(texts[int(i)]))
+                into.add(rows, texts)
             if progress:
                 progress(source.read_bytes, source.stored_bytes)
     return reader

@@ -1,11 +1,10 @@
 """A trace as it is written: what stands before the events, the events, what stands behind; packed as its name says."""
 
-import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import zstandard
 
@@ -31,10 +30,11 @@ def frame_of(reader: TextReader) -> tuple[bytes, bytes]:
 
 def _keys(before: bytes, behind: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(before + behind)
+        found: Any = json.loads(before + behind)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("traceEvents") == [] else None
+    keys = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return keys if keys.get("traceEvents") == [] else None
 
 
 def joined(before: bytes, events: Iterable[bytes], behind: Callable[[], bytes]) -> Iterator[bytes]:

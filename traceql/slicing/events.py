@@ -1,7 +1,9 @@
 """The events of a file as arrays, beside their texts: what is decided about them is decided on whole columns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ from traceql.ingest.times import MISSING, parse_us
 from traceql.slicing.kinds import LINKED, Kind, Kinds
 from traceql.slicing.stretches import Stretches
 
+Item = TypeVar("Item")
 Thread = tuple[int | str, int | str]
 NONE = -1
 
@@ -70,6 +73,12 @@ _NO_ROWS = Rows(
 )  # fmt: skip
 
 
+def at(items: Sequence[Item], index: Array) -> list[Item]:
+    """Some of the items."""
+    numbers: list[int] = index.tolist()
+    return [items[i] for i in numbers]
+
+
 class _Link(Struct, gc=False):
     """What of an event names those it belongs to."""
 
@@ -115,7 +124,7 @@ class EventColumns:
             if set(phases) - _ALONE:
                 stays |= np.fromiter((phase not in _ALONE for phase in phases), bool, len(phases))
             index = np.flatnonzero(stays)
-        chosen = [events[i] for i in index]
+        chosen = at(events, index)
         kind = np.fromiter(map(self._kinds.__getitem__, map(_phase_and_category, chosen)), np.int8, len(index))
         thread = np.fromiter(map(self.threads.__getitem__, map(_thread, chosen)), np.int32, len(index))
         phase = np.zeros(len(index), np.uint8)
@@ -149,9 +158,9 @@ def _times(events: list[Event], phases: list[str]) -> tuple[Ints, Ints]:
     start, dur = np.full(len(events), MISSING), np.zeros(len(events), np.int64)
     if METADATA in phases:
         timed = np.array([i for i, phase in enumerate(phases) if phase != METADATA], np.int64)
-        start[timed] = parse_us([events[i].ts for i in timed])
+        start[timed] = parse_us([event.ts for event in at(events, timed)])
     else:
         start = parse_us([event.ts for event in events])
     long = np.array([i for i, phase in enumerate(phases) if phase == SLICE], np.int64)
-    dur[long] = parse_us([events[i].dur for i in long])
+    dur[long] = parse_us([event.dur for event in at(events, long)])
     return start, dur

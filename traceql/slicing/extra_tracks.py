@@ -40,7 +40,7 @@ class ExtraTracks:
         kept = np.flatnonzero(stays)
         track = tracks(rows.at(kept))
         moved = np.flatnonzero(track)
-        keys = list(zip(rows.thread[kept[moved]].tolist(), track[moved].tolist(), strict=True))
+        keys: list[tuple[int, int]] = list(zip(rows.thread[kept[moved]].tolist(), track[moved].tolist(), strict=True))
         free = _free_tids(columns)
         threads = list(columns.threads)
         tids = {key: _tid(threads[key[0]][1], key[1], free) for key in sorted(set(keys))}

@@ -99,7 +99,7 @@ class Sieve:
             | (rows.of(Kind.SYNC, Kind.OTHER, Kind.MOMENT, Kind.FLOW) & both)
         )
         for thread in np.unique(rows.thread):
-            calls = self._calls.get(self._names[thread], _NOWHERE)
+            calls = self._calls.get(self._names[int(thread)], _NOWHERE)
             here = np.flatnonzero((rows.thread == thread) & rows.of(Kind.HOST, Kind.FLOW))
             found[here] |= calls.meet(rows.start[here], rows.end[here])
         return found

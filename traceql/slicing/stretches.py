@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Stretches:
     end: Ints
 
     @classmethod
-    def of(cls, start: Ints, end: Ints) -> "Stretches":
+    def of(cls, start: Ints, end: Ints) -> Self:
         """The union of intervals; one without length counts as 1 ns."""
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum(end, start + 1)[order]
@@ -28,14 +29,14 @@ class Stretches:
         return cls(start[first], reach[last])
 
     @classmethod
-    def one(cls, start: int, end: int) -> "Stretches":
+    def one(cls, start: int, end: int) -> Self:
         """A single stretch; none where it would be empty."""
         return cls.of(
             np.array([start] if end > start else [], np.int64), np.array([end] if end > start else [], np.int64)
         )
 
     @classmethod
-    def union(cls, parts: "Iterable[Stretches]") -> "Stretches":
+    def union(cls, parts: Iterable[Self]) -> Self:
         """All time that is in any of them."""
         parts = [cls(np.empty(0, np.int64), np.empty(0, np.int64)), *parts]
         return cls.of(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))

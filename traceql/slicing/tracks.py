@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceql.arrays import Array, Bools, Ints
+from traceql.arrays import Array, Ints
 from traceql.slicing.events import Rows
 from traceql.slicing.kinds import SLICES, Kind
 
@@ -98,8 +98,8 @@ def _placed(shown: Shown) -> Iterator[int]:
             if not _crosses_any(new, stack):
                 break
         else:
-            track, stack = len(stacks), []
-            stacks.append(stack)
+            track = len(stacks)
+            stacks.append(stack := list[_Slice]())
         stack.append(new)
         yield track
 
