@@ -6,7 +6,7 @@ an extra track of the thread, as few of them as it takes. Slices cross when they
 reads them: it multiplies the µs, a double, by 1000 and drops the fraction, so begin and length may each lose 1 ns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from traceql.arrays import Array, Ints
 from traceql.slicing.events import Rows
 from traceql.slicing.kinds import SLICES, Kind
 
-_EXACT_LIMIT = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,10 @@ class Shown:
     seen_end: Ints
 
     @classmethod
-    def of(cls, start: Ints, dur: Ints) -> "Shown":
+    def of(cls, start: Ints, dur: Ints, read: "Reading") -> "Shown":
         """Those of begins and lengths in ns."""
-        seen = as_read(start)
-        return cls(start, start + dur, seen, seen + as_read(dur))
-
-    def at(self, where: Array) -> "Shown":
-        """Some of them."""
-        return Shown(self.start[where], self.end[where], self.seen_start[where], self.seen_end[where])
+        seen = read(start)
+        return cls(start, start + dur, seen, seen + read(dur))
 
 
 def as_read(ns: Ints) -> Ints:
@@ -44,24 +39,44 @@ def as_read(ns: Ints) -> Ints:
     return ((whole + (ns - whole * 1000) / 1000.0) * 1000.0).astype(np.int64)
 
 
-def tracks(rows: Rows) -> Array:
-    """The track of each row within its thread: 0 for the thread's own, from 1 on for the extra ones.
+def exact(ns: Ints) -> Ints:
+    """What Perfetto makes of a time that is written so that nothing is lost."""
+    return ns
 
-    Arrows go where the slice is that they land on. Whatever is no slice stays.
+
+Reading = Callable[[Ints], Ints]
+
+
+def lanes(thread: Ints, start: Ints, dur: Ints, read: Reading = as_read) -> Array:
+    """The track of each slice within its thread: 0 for the thread's own, from 1 on for the extra ones.
+
+    Args:
+        thread: any number for each thread.
+        start: begins, in ns as they are written.
+        dur: lengths.
+        read: what Perfetto makes of them.
     """
+    found = np.zeros(len(thread), np.int32)
+    order = np.lexsort((-dur, start, thread))
+    for here in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        shown = Shown.of(start[here], dur[here], read)
+        if _any_cross(shown.start, shown.end) or _any_cross(shown.seen_start, shown.seen_end):
+            found[here] = list(_placed(shown))
+    return found
+
+
+def tracks(rows: Rows) -> Array:
+    """The track of each row, as `lanes` has it; arrows go where the slice is that they land on, all others stay."""
     found = np.zeros(len(rows), np.int32)
-    slices = np.isin(rows.kind, SLICES)
-    order = np.flatnonzero(slices)
-    order = order[np.lexsort((-rows.dur[order], rows.start[order], rows.thread[order]))]
-    for here in np.split(order, np.flatnonzero(np.diff(rows.thread[order])) + 1):
-        if not len(here):
-            continue
-        shown = Shown.of(rows.start[here], rows.dur[here])
-        if not _any_cross(shown.start, shown.end) and not _any_cross(shown.seen_start, shown.seen_end):
-            continue
-        found[here] = list(_placed(shown))
-        ends = np.flatnonzero((rows.thread == rows.thread[here[0]]) & rows.of(Kind.FLOW))
-        found[ends] = found[here][_landed_on(rows.start[ends], shown)]
+    slices = np.flatnonzero(rows.of(*SLICES))
+    found[slices] = lanes(rows.thread[slices], rows.start[slices], rows.dur[slices])
+    for thread in np.unique(rows.thread[found > 0]):
+        of_thread = rows.thread == thread
+        here = np.flatnonzero(of_thread & rows.of(*SLICES))
+        here = here[np.lexsort((-rows.dur[here], rows.start[here]))]
+        ends = np.flatnonzero(of_thread & rows.of(Kind.FLOW))
+        landed = _landed_on(rows.start[ends], rows.start[here], rows.end[here])
+        found[ends] = found[here][landed]
     return found
 
 
@@ -114,11 +129,14 @@ def _crosses_any(new: _Slice, stack: list[_Slice]) -> bool:
     return False
 
 
-def _landed_on(times: Ints, shown: Shown) -> Array:
-    """Index of the slice that each arrow lands on: the one that begins last of those it lies in, else the first."""
-    last = np.searchsorted(shown.start, times, side="right") - 1
+def _landed_on(times: Ints, start: Ints, end: Ints) -> Ints:
+    """Index of the slice that each arrow lands on: the one that begins last of those it lies in, else the first.
+
+    The slices are in order of begin.
+    """
+    last = np.searchsorted(start, times, side="right") - 1
     found = np.maximum(last, 0)
-    while len(asking := np.flatnonzero((last > 0) & (np.maximum(shown.end[found], shown.start[found] + 1) <= times))):
+    while len(asking := np.flatnonzero((last > 0) & (np.maximum(end[found], start[found] + 1) <= times))):
         last[asking] -= 1
         found[asking] = np.maximum(last[asking], 0)
     return found
