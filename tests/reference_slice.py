@@ -10,6 +10,7 @@ from decimal import Decimal
 import zstandard
 
 GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"}
 HOST = {
     "cpu_op", "operator", "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "python_function",
     "user_annotation", "overhead",
@@ -101,7 +102,7 @@ def expected_step(events, label, step):
     until = ends[begin] if is_last else max(marks[step + 1], ends[begin])
     calls = {}
     for event, _ in events:
-        if event.get("cat") in {"cuda_runtime", "cuda_driver"}:
+        if event.get("cat") in CALLS:
             calls.setdefault(event["args"].get("correlation"), []).append(event)
     launch_of = {
         c: next((e for e in es if "aunch" in e["name"] or "Mem" in e["name"]), es[0]) for c, es in calls.items()

@@ -55,6 +55,10 @@ def sums(trace, kernels=None):
 def test_a_step_is_exactly_what_a_slow_count_says(source, step, tmp_path):
     """Every kept text stands in the source, none twice; those not kept are none of the step's."""
     out = sliced(source, tmp_path / "step.json", "--step", step)
+    assert_is_step(source, out, step)
+
+
+def assert_is_step(source, out, step):
     events = events_of(source)
     expected = expected_step(events, is_step, step)
     written = events_of(out)
@@ -377,3 +381,70 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     assert source.read_bytes() == before
     assert other.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.json", "trace.json.gz"]
+
+
+# --- real traces
+
+
+def assert_has_figures(source, tmp_path):
+    """Of a step in the middle, and of a stretch of time: the sums are those of the whole trace, and all is shown."""
+    trace = traceql.load(source)
+    found = steps(trace)
+    span_ns = trace.meta.span_ns
+    assert span_ns
+    start, end = span_ns // 3, span_ns // 2 + 1
+    ends = pl.max_horizontal(pl.col("start_ns") + pl.col("dur_ns"), pl.col("start_ns") + 1)
+    running = trace.kernels.filter((pl.col("start_ns") < end) & (ends > start)).select("kernel_id").collect()
+    windows = [(("--time", f"{start}ns:{end}ns"), running)]
+    if found.height:
+        step = found["step"].unique().sort().to_list()[found["step"].n_unique() // 2]
+        windows.append((("--step", step), kernel_steps(trace).filter(pl.col("step") == step)))
+    for options, kernels in windows:
+        result = run(source, *options, "-o", tmp_path / "slice.json", "--force")
+        if result.exit_code == 2:
+            assert kernels.height == 0
+            assert "no event lies in" in result.stderr
+            continue
+        assert result.exit_code == 0, result.output
+        assert sums(traceql.load(tmp_path / "slice.json", cache=False)) == sums(trace, kernels), options
+        assert dropped(tmp_path / "slice.json") == 0, options
+
+
+@pytest.mark.shared
+def test_public_traces_have_their_figures(shared, tmp_path):
+    n_read = 0
+    for source in sorted((shared / "public").rglob("*.json*")):
+        trace = traceql.load(source)
+        if trace.meta.span_ns:
+            assert_has_figures(source, tmp_path)
+            n_read += 1
+    assert n_read > 35
+
+
+@pytest.mark.shared
+def test_steps_of_public_traces_are_what_a_slow_count_says(shared, tmp_path):
+    n_read = 0
+    for source in sorted((shared / "public").rglob("*.json.gz")):
+        found = steps(traceql.load(source))
+        if (
+            found.height
+            and (found["method"] == "annotation").all()
+            and found["label"].str.contains("^ProfilerStep#").all()
+        ):
+            marks = [e for e, _ in events_of(source) if e.get("cat") == "user_annotation" and is_step(e["name"])]
+            if len(marks) == found["step"].n_unique():
+                step = len(marks) // 2
+                assert_is_step(source, sliced(source, tmp_path / "step.json", "--step", step, "--force"), step)
+                n_read += 1
+    assert n_read > 8
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["before-eager-stack", "after-eager", "after-graph-stack"])
+def test_traces_of_a_server_have_their_figures(name, shared, tmp_path):
+    assert_has_figures(shared / "sglang" / f"{name}-TP-0.trace.json.zst", tmp_path)
+
+
+@pytest.mark.shared
+def test_the_largest_trace_has_its_figures(shared, tmp_path):
+    assert_has_figures(shared / "glm5" / "glm5-pool-eager-stack-TP-0.json.zst", tmp_path)

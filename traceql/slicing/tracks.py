@@ -16,7 +16,6 @@ from traceql.slicing.events import Rows
 from traceql.slicing.kinds import SLICES, Kind
 
 
-
 @dataclass(frozen=True)
 class Shown:
     """When slices begin and end: exactly, and as Perfetto reads it."""
