@@ -2,8 +2,8 @@
 
 Rows: a process for each rank with its host threads (calls of the runtime) and its GPU streams
 (activities), and one that holds the critical path. What lies on the path has `on_critical_path` in
-its arguments. Times are µs since the begin of what is shown, with the nanoseconds as decimals. Activities of a stream that
-overlap are in extra rows, as in slices (`traceql.slicing.tracks`).
+its arguments. Times are µs since the begin of what is shown, with the nanoseconds as decimals.
+Activities of a stream that overlap are in extra rows, as in slices (`traceql.slicing.tracks`).
 """
 
 from collections.abc import Iterator
@@ -127,5 +127,5 @@ def _event(name: str, category: str, pid: int, tid: int, start_ns: int, dur_ns: 
 
 
 def _us(ns: int) -> float:
-    """Decimal µs; a tenth of a ns more, as Perfetto multiplies by 1000 and drops the fraction: 0.999… would lose 1 ns."""
+    """Decimal µs; a tenth of a ns more, as Perfetto multiplies by 1000 and drops the fraction."""
     return (ns + 0.1) / 1000

@@ -15,6 +15,9 @@ from traceql.arrays import Array, Ints
 from traceql.slicing.events import Rows
 from traceql.slicing.kinds import SLICES, Kind
 
+_EXACT_NS = 1 << 53
+"""Below it a double holds every integer, so that dividing it rounds once, as reading the decimal does."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -35,7 +38,8 @@ class Shown:
 def as_read(ns: Ints) -> Ints:
     """What Perfetto makes of a time that is written as decimal µs."""
     whole = ns // 1000
-    return ((whole + (ns - whole * 1000) / 1000.0) * 1000.0).astype(np.int64)
+    us = np.where(ns < _EXACT_NS, ns / 1000.0, whole + (ns - whole * 1000) / 1000.0)
+    return (us * 1000.0).astype(np.int64)
 
 
 def exact(ns: Ints) -> Ints:
@@ -46,7 +50,7 @@ def exact(ns: Ints) -> Ints:
 Reading = Callable[[Ints], Ints]
 
 
-def lanes(thread: Ints, start: Ints, dur: Ints, read: Reading = as_read) -> Array:
+def lanes(thread: Array, start: Ints, dur: Ints, read: Reading = as_read) -> Array:
     """The track of each slice within its thread: 0 for the thread's own, from 1 on for the extra ones.
 
     Args:
