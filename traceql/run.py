@@ -89,6 +89,11 @@ def load_run(
         InputError: a file is no trace, or (without `force`) two files are of one rank or of different jobs.
     """
     files, notes = run_files(paths, force=force, cache=cache, strict=strict, categories=categories, progress=progress)
+    return as_run(files, notes)
+
+
+def as_run(files: Sequence[RunFile], notes: Sequence[Quirk]) -> Trace:
+    """The trace of what `run_files` found: of one file as it is, of several with the tables of all."""
     if len(files) > 1:
         return merged(files, notes)
     trace = files[0].trace

@@ -46,19 +46,9 @@ def check_run_output(output: Path | None, traces: Sequence[Path], *, force: bool
 
 def load_traces(paths: Sequence[Path], ranks: Sequence[int], loading: Loading) -> "Trace":
     """The trace or run, with progress on a terminal; of a run the ranks named, or all."""
-    from traceql.run import load_run, only_ranks  # noqa: PLC0415 - polars: only when it is used
+    from traceql.run import as_run, only_ranks  # noqa: PLC0415 - polars: only when it is used
 
-    _let_interrupt()
-    what = paths[0].name if len(paths) == 1 else f"{len(paths)} files"
-    with read_progress(f"reading {what}") as progress:
-        trace = load_run(
-            paths,
-            force=loading.force,
-            cache=loading.cache,
-            strict=loading.strict,
-            categories=loading.categories,
-            progress=progress,
-        )
+    trace = as_run(*load_files(paths, loading))
     return only_ranks(trace, ranks) if ranks else trace
 
 
@@ -66,7 +56,8 @@ def load_files(paths: Sequence[Path], loading: Loading) -> "tuple[list[RunFile],
     """The files of a run apart, each with its trace, and what is odd about the run; with progress on a terminal."""
     from traceql.run import run_files  # noqa: PLC0415 - polars: only when it is used
 
-    _let_interrupt()
+    if hasattr(signal, "siginterrupt"):  # not on Windows
+        signal.siginterrupt(signal.SIGINT, True)  # else polars lets a wait for standard input go on after Ctrl-C
     what = paths[0].name if len(paths) == 1 else f"{len(paths)} files"
     with read_progress(f"reading {what}") as progress:
         return run_files(
@@ -90,8 +81,3 @@ def readable_twice(paths: Sequence[Path]) -> Generator[list[Path]]:
         with copy.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
         yield [copy]
-
-
-def _let_interrupt() -> None:
-    if hasattr(signal, "siginterrupt"):  # not on Windows
-        signal.siginterrupt(signal.SIGINT, True)  # else polars lets a wait for standard input go on after Ctrl-C

@@ -1,16 +1,14 @@
 """`traceql slice`: a window of a trace as a small trace of its own."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from traceql.cli.loading import Loading, load_files, readable_twice
-from traceql.cli.options import load_options, rank_option, run_argument
+from traceql.cli.loading import load_files, readable_twice
 from traceql.cli.output import write_blocks
 from traceql.cli.progress import read_progress
-from traceql.cli.windows import check_target, say_faults, say_written, target_options, window_options, wish_of
+from traceql.cli.windows import Source, say_faults, say_written, takes_source, window_options
 from traceql.errors import MissingDataError
 
 if TYPE_CHECKING:
@@ -18,22 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command("slice", epilog="Example: traceql slice trace.json.gz --step 5 -o step5.json.gz")
-@run_argument()
-@window_options
-@rank_option
-@target_options
-@load_options
-def command(
-    *,
-    traces: tuple[Path, ...],
-    ranks: tuple[int, ...],
-    output: Path | None,
-    force: bool,
-    categories: Path | None,
-    no_cache: bool,
-    strict: bool,
-    **window: Any,
-) -> None:
+@takes_source(window_options)
+def command(source: Source) -> None:
     """A window of a trace as a small trace of its own, for the viewer or a colleague.
 
     TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
@@ -42,10 +26,8 @@ def command(
     host did in the meantime, arrows with both ends, and all metadata: each event as it stands in TRACE, to the
     byte. Only slices that overlap go to an extra track, as viewers drop them. The options narrow each other.
     """
-    wish = wish_of(**window)
-    if wish is None:
+    if source.wish is None:
         raise click.UsageError("name a window: --step, --stage, --layer, --time or --around.")
-    check_target(output, traces, force=force)
 
     from traceql.run import only_ranks  # noqa: PLC0415 - polars: only when it is used
     from traceql.slicing.cut import Written, cut  # noqa: PLC0415
@@ -53,15 +35,15 @@ def command(
     from traceql.slicing.window import find_window  # noqa: PLC0415
 
     written = Written()
-    with readable_twice(traces) as paths:
-        files, _ = load_files(paths, Loading(force, categories, not no_cache, strict))
-        file = _chosen(files, ranks)
-        trace = only_ranks(file.trace, ranks) if ranks and len(files) == 1 else file.trace
-        found = find_window(trace, wish)
+    with readable_twice(source.traces) as paths:
+        files, _ = load_files(paths, source.loading)
+        file = _chosen(files, source.ranks)
+        trace = only_ranks(file.trace, source.ranks) if source.ranks and len(files) == 1 else file.trace
+        found = find_window(trace, source.wish)
         with read_progress(f"cutting {file.path.name}") as progress:
             blocks = cut(file.path, trace, found, written, progress=progress)
-            n_bytes = write_blocks(packed(blocks, output), output)
-    say_written(written, found.words, output, n_bytes)
+            n_bytes = write_blocks(packed(blocks, source.output), source.output)
+    say_written(written, found.words, source.output, n_bytes)
     say_faults(trace.quirks)
 
 

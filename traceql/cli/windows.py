@@ -1,14 +1,25 @@
 """What the commands that write traces share: the options that choose a window, and what is said of the file."""
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceql.cli.loading import check_run_output
-from traceql.cli.options import Duration, StepRange, TimeRange, combine
+from traceql.cli.loading import Loading, check_run_output
+from traceql.cli.options import (
+    Decorator,
+    Duration,
+    StepRange,
+    TimeRange,
+    combine,
+    load_options,
+    rank_option,
+    run_argument,
+)
 from traceql.errors import OutputError
 
 if TYPE_CHECKING:
@@ -49,11 +60,52 @@ window_options = combine(
                  help="With --around: how much before and after it. [default: 1ms]"),
 )  # fmt: skip
 
-target_options = combine(
+_target_options = combine(
     click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
                  help="Write to FILE: .json, .json.gz or .json.zst. [default: JSON to standard output]"),
     click.option("--force", is_flag=True, help="Overwrite FILE; take files of different jobs together."),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read, what is wanted of it, and where it goes: the common options."""
+
+    traces: tuple[Path, ...]
+    ranks: tuple[int, ...]
+    wish: "Wish | None"
+    """None: all of it."""
+    output: Path | None
+    loading: Loading
+
+
+def takes_source(windows: Decorator) -> Decorator:
+    """Gives a command the options that choose a window, those that all commands on traces have, and their `Source`.
+
+    Args:
+        windows: the options that choose a window.
+    """
+
+    def decorate(function: Callable[[Source], Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(
+            *,
+            traces: tuple[Path, ...],
+            ranks: tuple[int, ...],
+            output: Path | None,
+            force: bool,
+            categories: Path | None,
+            no_cache: bool,
+            strict: bool,
+            **window: Any,
+        ) -> Any:
+            wish = wish_of(**window)
+            _check_target(output, traces, force=force)
+            return function(Source(traces, ranks, wish, output, Loading(force, categories, not no_cache, strict)))
+
+        return combine(run_argument(), windows, rank_option, _target_options, load_options)(command)
+
+    return decorate
 
 
 def wish_of(
@@ -83,7 +135,7 @@ def wish_of(
     return None if wish == Wish() else wish
 
 
-def check_target(output: Path | None, traces: Sequence[Path], *, force: bool) -> None:
+def _check_target(output: Path | None, traces: Sequence[Path], *, force: bool) -> None:
     """Finds out before the work whether the trace may be written.
 
     Raises:
