@@ -79,7 +79,8 @@ def merge(
     """
     parts = list(_wanted(_parts(files, run), wish, written))
     if not parts:
-        raise MissingDataError("nothing of any rank lies in the window", next(iter(written.left_out.values()), ""))
+        rank, reason = next(iter(written.left_out.items()))
+        raise MissingDataError("nothing of any rank lies in the window", f"Rank {rank}: {reason}")
     written.clocks = [part.clock() for part in parts]
     head = _head_keys(files[0])
     keys = dict(head)

@@ -125,9 +125,7 @@ def _steps(
     placed = found.placed.select("kernel_id", "step")
     kernels = kernels.join(placed, on="kernel_id", validate="1:1", maintain_order="left")
     kernels = kernels.join(wanted.select(_STEP), on=_STEP, how="semi", maintain_order="left").drop("step")
-    marks = found.marks.sort("rank", "start_ns").with_columns(
-        next_ns=pl.col("start_ns").shift(-1).over("rank"), launched_ns=pl.lit(None, pl.Int64)
-    )
+    marks = found.marks.sort("rank", "start_ns").with_columns(next_ns=pl.col("start_ns").shift(-1).over("rank"))
     marks = marks.join(wanted.select("rank", "step").unique(), on=["rank", "step"], how="semi", maintain_order="left")
     marks = marks.with_columns(until_ns=pl.max_horizontal("end_ns", "next_ns"))
     numbers = wanted["step"].unique().to_list()
