@@ -58,6 +58,7 @@ _LEAST_BYTES = 64 << 20
 class RunFile:
     """A file of a run, and the rank it was given."""
 
+    path: Path
     trace: Trace
     rank: int
 
@@ -87,6 +88,31 @@ def load_run(
     Raises:
         InputError: a file is no trace, or (without `force`) two files are of one rank or of different jobs.
     """
+    files, notes = run_files(paths, force=force, cache=cache, strict=strict, categories=categories, progress=progress)
+    return as_run(files, notes)
+
+
+def as_run(files: Sequence[RunFile], notes: Sequence[Quirk]) -> Trace:
+    """The trace of what `run_files` found: of one file as it is, of several with the tables of all."""
+    if len(files) > 1:
+        return merged(files, notes)
+    trace = files[0].trace
+    return replace(trace, quirks=(*trace.quirks, *notes)) if notes else trace
+
+
+def run_files(
+    paths: Sequence[str | Path],
+    *,
+    force: bool = False,
+    cache: bool = True,
+    strict: bool = False,
+    categories: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[RunFile], list[Quirk]]:
+    """The files of a run, each with its trace, in order of rank, and what is odd about the run.
+
+    Takes and raises what `load_run` does. The rank of a file that is alone is the one it records, else 0.
+    """
     files = trace_files(paths)
     read = partial(_read, strict=strict, cache=cache, categories=categories)
     read_files = list(zip(files, _read_all(files, read, progress), strict=True))
@@ -95,10 +121,10 @@ def load_run(
     if not traces:
         raise no_trace_in(files[0].found_by or "")
     if len(traces) == 1:
-        trace = traces[0][1]
-        return replace(trace, quirks=(*trace.quirks, *notes)) if notes else trace
+        path, trace = traces[0]
+        return [RunFile(path, trace, trace.meta.rank or 0)], notes
     ranked, rank_notes = with_ranks(traces, force=force)
-    return merged(ranked, [*notes, *rank_notes, *_strangers(ranked, force=force)])
+    return ranked, [*notes, *rank_notes, *_strangers(ranked, force=force)]
 
 
 def _skipped(files: Sequence[FoundFile]) -> list[Quirk]:
@@ -217,7 +243,7 @@ def with_ranks(traces: Sequence[tuple[Path, Trace]], *, force: bool = False) -> 
     ranks, notes = found_ranks(
         [path.name for path, _ in traces], [m.rank for m in metas], [m.world_size for m in metas], force=force
     )
-    files = [RunFile(trace, rank) for (_, trace), rank in zip(traces, ranks, strict=True)]
+    files = [RunFile(path, trace, rank) for (path, trace), rank in zip(traces, ranks, strict=True)]
     return sorted(files, key=lambda file: file.rank), notes
 
 
@@ -263,7 +289,7 @@ def merged(files: Sequence[RunFile], notes: Sequence[Quirk] = ()) -> Trace:
     Where a file does not say its absolute time, all begin at zero, and a quirk says so.
     """
     metas = [structs.replace(file.trace.meta, rank=file.rank) for file in files]
-    shifts = _shifts(metas)
+    shifts = file_shifts(metas)
     offsets = dict.fromkeys(_KEYS, 0)
     parts: dict[str, list[pl.LazyFrame]] = {table: [] for table in _KEYS}
     for file, shift in zip(files, shifts or [0] * len(files), strict=True):
@@ -310,7 +336,7 @@ def _clock_ns(meta: TraceMeta) -> int | None:
     return first_ns if first_ns > _EPOCH_NS else None
 
 
-def _shifts(metas: Sequence[TraceMeta]) -> list[int] | None:
+def file_shifts(metas: Sequence[TraceMeta]) -> list[int] | None:
     """How much later than the run each file begins; None where that is not known. Without any event it is 0."""
     clocks = [_clock_ns(meta) for meta in metas]
     known = [clock for clock in clocks if clock is not None]
@@ -332,7 +358,7 @@ def _run_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
     counts: Counter[str] = Counter()
     for meta in metas:
         counts.update(meta.event_counts)
-    shifts = _shifts(metas)
+    shifts = file_shifts(metas)
     first = metas[shifts.index(0)] if shifts else metas[0]
     ends = [meta.span_ns + shift for meta, shift in zip(metas, shifts or [0] * len(metas), strict=True) if meta.span_ns]
     differing = dict.fromkeys((name for name in _ALIKE if len({getattr(m, name) for m in metas}) > 1), None)

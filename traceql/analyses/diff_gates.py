@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from traceql.analyses import change
 from traceql.analyses.change import Interval
 from traceql.analyses.diff import Diff, interval_of, median_of
+from traceql.units import UNITS_NS
 
 STEP, IDLE = "step", "idle"
 """What else a gate can be about than a kernel category."""
 
-_UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _LIMIT = re.compile(r"\+?(\d+(?:\.\d+)?)\s*(%|ns|us|µs|ms|s)")
 
 
@@ -35,7 +35,7 @@ class Gate:
         if not found:
             raise ValueError(f"{limit!r} is not a limit such as 5%, +1ms or 200us")
         amount, unit = float(found[1]), found[2]
-        return cls(name, amount / 100, True) if unit == "%" else cls(name, amount * _UNITS_NS[unit], False)
+        return cls(name, amount / 100, True) if unit == "%" else cls(name, amount * UNITS_NS[unit], False)
 
     @classmethod
     def parse_named(cls, text: str) -> "Gate":

@@ -21,6 +21,8 @@ COMMANDS = {
     "idle": "Why the GPU was idle, and whether it waits for the host.",
     "whatif": "What steps would take with a fix: a replay with other costs.",
     "critical-path": "What makes a step as long as it is: its critical path.",
+    "slice": "A window of a trace as a small trace of its own, for the viewer or a colleague.",
+    "merge": "The ranks of a run as one trace on one clock, for the viewer.",
     "query": "A question in SQL, about a trace's tables and every result.",
     "shell": "A prompt for such questions, with completion and history.",
     "tables": "The tables and columns that a query can name.",

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from traceql.cli.loading import check_run_output
-from traceql.cli.output import write_output
+from traceql.cli.output import write_blocks
 from traceql.cli.request import Request, takes_request
 
 TOP = 15
@@ -25,7 +25,7 @@ TOP = 15
 @click.option("--full-names", is_flag=True, help="Kernel names never cut.")
 @click.option("--viewer", type=click.Path(path_type=Path), metavar="FILE",
               help="Also write one step, that with the median wall, with its path as a small trace for Perfetto or "
-              "chrome://tracing; .gz compresses it.")  # fmt: skip
+              "chrome://tracing; .gz and .zst pack it.")  # fmt: skip
 @takes_request()
 def command(
     request: Request,
@@ -53,7 +53,8 @@ def command(
 
     from traceql.analyses.critical_path import critical_paths  # noqa: PLC0415 - polars: only when it is used
     from traceql.report import critical_page  # noqa: PLC0415
-    from traceql.report.viewer import packed, shown_step, viewer_trace  # noqa: PLC0415
+    from traceql.report.viewer import shown_step, viewer_trace  # noqa: PLC0415
+    from traceql.slicing.document import packed  # noqa: PLC0415
 
     trace = request.trace()
     found = critical_paths(trace, request.selection())
@@ -64,4 +65,4 @@ def command(
         document=lambda: critical_page.to_json(found, shown),
     )
     if viewer is not None:
-        write_output(packed(viewer_trace(trace, found, shown_step(found)), viewer), viewer)
+        write_blocks(packed([viewer_trace(trace, found, shown_step(found))], viewer), viewer)

@@ -1,7 +1,11 @@
 """What all commands that read traces share: checking where the result goes, and loading with progress."""
 
+import contextlib
+import shutil
 import signal
-from collections.abc import Sequence
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +14,8 @@ from traceql.cli.output import check_output
 from traceql.cli.progress import read_progress
 
 if TYPE_CHECKING:
+    from traceql.ingest.quirks import Quirk
+    from traceql.run import RunFile
     from traceql.trace import Trace
 
 
@@ -40,13 +46,21 @@ def check_run_output(output: Path | None, traces: Sequence[Path], *, force: bool
 
 def load_traces(paths: Sequence[Path], ranks: Sequence[int], loading: Loading) -> "Trace":
     """The trace or run, with progress on a terminal; of a run the ranks named, or all."""
-    from traceql.run import load_run, only_ranks  # noqa: PLC0415 - polars: only when it is used
+    from traceql.run import as_run, only_ranks  # noqa: PLC0415 - polars: only when it is used
+
+    trace = as_run(*load_files(paths, loading))
+    return only_ranks(trace, ranks) if ranks else trace
+
+
+def load_files(paths: Sequence[Path], loading: Loading) -> "tuple[list[RunFile], list[Quirk]]":
+    """The files of a run apart, each with its trace, and what is odd about the run; with progress on a terminal."""
+    from traceql.run import run_files  # noqa: PLC0415 - polars: only when it is used
 
     if hasattr(signal, "siginterrupt"):  # not on Windows
         signal.siginterrupt(signal.SIGINT, True)  # else polars lets a wait for standard input go on after Ctrl-C
     what = paths[0].name if len(paths) == 1 else f"{len(paths)} files"
     with read_progress(f"reading {what}") as progress:
-        trace = load_run(
+        return run_files(
             paths,
             force=loading.force,
             cache=loading.cache,
@@ -54,4 +68,16 @@ def load_traces(paths: Sequence[Path], ranks: Sequence[int], loading: Loading) -
             categories=loading.categories,
             progress=progress,
         )
-    return only_ranks(trace, ranks) if ranks else trace
+
+
+@contextlib.contextmanager
+def readable_twice(paths: Sequence[Path]) -> Generator[list[Path]]:
+    """The same paths, with a copy in a temporary file in place of standard input."""
+    if Path("-") not in paths or len(paths) > 1 or sys.stdin.isatty():
+        yield list(paths)
+        return
+    with tempfile.TemporaryDirectory(prefix="traceql-") as folder:
+        copy = Path(folder) / "standard-input"
+        with copy.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+        yield [copy]

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from traceql.units import parse_duration
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FORMATS: Mapping[str, str | None] = {
@@ -42,6 +44,43 @@ def _step_number(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(text)
     return int(text)
+
+
+class Duration(click.ParamType[int]):
+    """A length of time such as `12.5ms`, as nanoseconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The nanoseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TimeRange(click.ParamType[tuple[int | None, int | None]]):
+    """`A:B`, a stretch of time such as `10ms:12.5ms`; either end may be left out."""
+
+    name = "A:B"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, int | None]:
+        """(from, to) in ns, None where left out."""
+        start_text, colon, end_text = str(value).partition(":")
+        try:
+            start = parse_duration(start_text) if start_text else None
+            end = parse_duration(end_text) if end_text else None
+        except ValueError as error:
+            self.fail(f"{error}; a stretch is 10ms:20ms, 10ms: or :20ms", param, ctx)
+        if not colon or (start is None and end is None):
+            self.fail(f"{value!r} is not a stretch of time such as 10ms:20ms, 10ms: or :20ms", param, ctx)
+        if start is not None and end is not None and start >= end:
+            self.fail(f"{value!r} is empty: it must end after its begin", param, ctx)
+        return start, end
 
 
 def combine(*decorators: Decorator) -> Decorator:

@@ -4,9 +4,9 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from traceql.errors import OutputError
 
@@ -87,11 +87,32 @@ def write_output(data: bytes | str, output: Path | None) -> None:
     if output is None:
         _write_stdout(data)
         return
-    whole = data.encode() if isinstance(data, str) else data
+    write_blocks([data.encode() if isinstance(data, str) else data], output)
+
+
+def write_blocks(blocks: Iterable[bytes], output: Path | None) -> int:
+    """Writes bytes as they come, to a file or to standard output; how many they were.
+
+    Raises:
+        OutputError: the file cannot be written. What stood there before is still there, also when making the blocks
+            fails.
+    """
+    if output is None:
+        sys.stdout.flush()
+        return _write_all(blocks, sys.stdout.buffer)
     try:
-        _write_file(whole, output)
+        return _write_file(blocks, output)
     except OSError as error:
         raise OutputError(f"{output} cannot be written: {error.strerror}", "Name another file.") from error
+
+
+def _write_all(blocks: Iterable[bytes], file: BinaryIO) -> int:
+    n_bytes = 0
+    for block in blocks:
+        file.write(block)
+        n_bytes += len(block)
+    file.flush()
+    return n_bytes
 
 
 def _write_stdout(data: bytes | str) -> None:
@@ -113,19 +134,19 @@ def encodable(text: str, encoding: str | None) -> str:
     return text
 
 
-def _write_file(data: bytes, output: Path) -> None:
+def _write_file(blocks: Iterable[bytes], output: Path) -> int:
     target = output.resolve()
     if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
-        target.write_bytes(data)
-        return
+        with target.open("wb") as file:
+            return _write_all(blocks, file)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as file:
-            file.write(data)
-            file.flush()
+            n_bytes = _write_all(blocks, file)
             os.fsync(file.fileno())
         part.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+    return n_bytes

@@ -97,6 +97,18 @@ def decode_events(array: bytes) -> list[Event]:
     return _events.decode(array)
 
 
+_texts = msgspec.json.Decoder(list[Raw])
+
+
+def decode_texts(array: bytes) -> list[Raw]:
+    """The text of each element of a JSON array: views of `array`, from its first character to its last.
+
+    Raises:
+        msgspec.MsgspecError: not JSON, or not an array.
+    """
+    return _texts.decode(array)
+
+
 def lenient_event(value: object) -> Event | None:
     """An event from any JSON value, keys of unexpected types at their defaults; None when it is no object."""
     if not isinstance(value, dict):

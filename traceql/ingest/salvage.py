@@ -5,12 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from traceql.ingest.decode import DECODE_ERRORS, Columns, Decoder
-from traceql.ingest.events import Event, decode_events, lenient_event
+from traceql.ingest.events import Event, decode_events, decode_texts, lenient_event
 from traceql.ingest.pieces import Piece, depth
 
 _NEXT_EVENT = re.compile(rb'\}\s*,?\s*\{\s*"[^\s:,\]}]')
@@ -36,6 +36,8 @@ class Salvaged:
     """What could be read of a text that begins between two events."""
 
     events: list[Event] = field(default_factory=list[Event])
+    texts: list[bytes] = field(default_factory=list[bytes])
+    """The text of each event, as it could be read: JSON, mended where it was not."""
     tail: bytes = b""
     """The beginning of an event that the text does not end."""
     after_events: bytes | None = None
@@ -43,6 +45,18 @@ class Salvaged:
     closes_more: bool = False
     """More was closed than opened: the text began inside an event, or the array ends in it."""
     quirks: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, found: "_Found") -> None:
+        """Takes more events."""
+        self.events += found.events
+        self.texts += found.texts
+
+
+class _Found(NamedTuple):
+    """Events, and the text of each."""
+
+    events: list[Event]
+    texts: list[bytes]
 
 
 def read_piece(decoder: Decoder, piece: Piece) -> DecodedPiece:
@@ -86,7 +100,7 @@ def salvage(text: bytes) -> Salvaged:
             budget -= starts[end] - starts[i]
             found = _events(text[starts[i] : starts[end]], result.quirks) if opened == 0 else None
         if found is not None:
-            result.events += found
+            result.add(found)
         elif opened > 0 and end == len(starts) - 1:
             result.tail = text[starts[i] :]
         elif (offset := _finish(text[starts[i] : starts[end]], result)) is not None:
@@ -94,17 +108,17 @@ def salvage(text: bytes) -> Salvaged:
             break
         else:
             end = i + 1
-            result.events += _objects(text[starts[i] : starts[end]], result.quirks)
+            result.add(_objects(text[starts[i] : starts[end]], result.quirks))
         i = end
     return result
 
 
-def _objects(text: bytes, quirks: Counter[str]) -> list[Event]:
+def _objects(text: bytes, quirks: Counter[str]) -> _Found:
     """The events among what is no event; the rest, if there is any, is one broken event."""
+    found = _Found([], [])
     if not text.strip(b" \t\r\n,"):
-        return []
+        return found
     quirks["broken-event"] += 1
-    found: list[Event] = []
     opened = start = 0
     for token in _STRUCTURE.finditer(text):
         if token.group() in _OPENING:
@@ -112,8 +126,11 @@ def _objects(text: bytes, quirks: Counter[str]) -> list[Event]:
             opened += 1
         elif token.group() in _CLOSING:
             opened -= 1
-            if opened == 0:
-                found += [e for e in _events(text[start : token.end()], quirks) or [] if e.ph]
+            if opened == 0 and (inside := _events(text[start : token.end()], quirks)):
+                for event, event_text in zip(*inside, strict=True):
+                    if event.ph:
+                        found.events.append(event)
+                        found.texts.append(event_text)
     return found
 
 
@@ -126,31 +143,46 @@ def _balanced_end(text: bytes, starts: list[int], first: int, opened: int) -> tu
     return end, opened
 
 
-def _events(text: bytes, quirks: Counter[str]) -> list[Event] | None:
+def _events(text: bytes, quirks: Counter[str]) -> _Found | None:
     """The events in a text of whole events; None when it is none. Repairs are counted only if they worked."""
     stripped = text.strip(b" \t\r\n,")
     try:
-        return decode_events(b"[" + stripped + b"]")
+        return _strict_events(stripped)
     except DECODE_ERRORS:
         pass
     repaired, repairs = repair(stripped)
     try:
-        events = decode_events(b"[" + repaired + b"]")
+        found = _strict_events(repaired)
     except DECODE_ERRORS:
-        events = _lenient_events(repaired)
-        if events is None:
+        found = _lenient_events(repaired)
+        if found is None:
             return None
         repairs["odd-arguments"] += 1
     quirks += repairs
-    return events
+    return found
 
 
-def _lenient_events(text: bytes) -> list[Event] | None:
+def _strict_events(text: bytes) -> _Found:
+    array = b"[" + text + b"]"
+    return _Found(decode_events(array), [bytes(each) for each in decode_texts(array)])
+
+
+def _lenient_events(text: bytes) -> _Found | None:
     try:
         values: Any = _json.decode(f"[{text.decode(errors='replace')}]")
     except (ValueError, RecursionError):
         return None
-    return [event for event in map(lenient_event, values) if event is not None]
+    events = list(map(lenient_event, values))
+    found = [(event, each) for event, each in zip(events, _lenient_texts(text, values), strict=True) if event]
+    return _Found([event for event, _ in found], [each for _, each in found])
+
+
+def _lenient_texts(text: bytes, values: list[Any]) -> list[bytes]:
+    """The text of each value: as it stands where it is JSON but for its types, else written anew."""
+    try:
+        return [bytes(each) for each in decode_texts(b"[" + text + b"]")]
+    except DECODE_ERRORS:
+        return [json.dumps(value, default=lambda digits: float(bytes(digits))).encode() for value in values]
 
 
 def _finish(text: bytes, result: Salvaged) -> int | None:
@@ -160,10 +192,10 @@ def _finish(text: bytes, result: Salvaged) -> int | None:
     if offset is None or text[offset : offset + 1] != b"]":
         return None
     before = text[:offset].rstrip()
-    events = _events(before, result.quirks)
-    if events is None:
+    found = _events(before, result.quirks)
+    if found is None:
         return None
-    result.events += events
+    result.add(found)
     result.quirks["stray-comma"] += before.endswith(b",")
     return offset
 

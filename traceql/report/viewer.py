@@ -3,11 +3,10 @@
 Rows: a process for each rank with its host threads (calls of the runtime) and its GPU streams
 (activities), and one that holds the critical path. What lies on the path has `on_critical_path` in
 its arguments. Times are µs since the begin of what is shown, with the nanoseconds as decimals.
+Activities of a stream that overlap are in extra rows, as in slices (`traceql.slicing.tracks`).
 """
 
-import gzip
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,6 +14,7 @@ import polars as pl
 
 from traceql.analyses.critical_path import KINDS, CriticalPath
 from traceql.errors import MissingDataError
+from traceql.slicing.tracks import exact, lanes
 from traceql.trace import Trace
 
 Event = dict[str, Any]
@@ -64,11 +64,6 @@ def viewer_trace(trace: Trace, found: CriticalPath, step: pl.DataFrame) -> bytes
     return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def packed(document: bytes, output: Path) -> bytes:
-    """The document as the file's name has it: gzip for `.gz`."""
-    return gzip.compress(document, mtime=0) if output.suffix == ".gz" else document
-
-
 def _names(trace: Trace) -> Iterator[Event]:
     ranks = trace.kernels.select(pl.col("rank").unique().sort()).collect()["rank"].to_list()
     names = {_PATH_PID: "critical path"}
@@ -100,18 +95,22 @@ def _kernels(trace: Trace, path: pl.DataFrame, begin: int, end: int) -> Iterator
     on_path = set(runs["kernel_id"].drop_nulls().to_list())
     columns = ("kernel_id", "rank", "device", "stream", "short_name", "category", "start_ns", "dur_ns")
     kernels = _inside(trace.kernels.select(columns), begin, end)
-    streams = kernels.select("rank", "device", "stream").unique().sort(pl.all()).rows()
-    rows = {stream: number for number, stream in enumerate(streams)}
-    for (rank, device, stream), tid in rows.items():
+    place = ("rank", "device", "stream")
+    numbers = kernels.select(pl.struct(place).rank("dense")).to_series().to_numpy()
+    lane = lanes(numbers, kernels["start_ns"].to_numpy(), kernels["dur_ns"].to_numpy(), exact)
+    kernels = kernels.with_columns(lane=lane)
+    rows = {row: number for number, row in enumerate(kernels.select(*place, "lane").unique().sort(pl.all()).rows())}
+    for (rank, device, stream, number), tid in rows.items():
+        overlap = f" (overlap {number})" if number else ""
         yield {
             "ph": "M", "name": "thread_name", "pid": 10 * (rank + 1) + _GPU, "tid": tid,
-            "args": {"name": f"device {device}, stream {stream}"},
+            "args": {"name": f"device {device}, stream {stream}{overlap}"},
         }  # fmt: skip
     for row in kernels.iter_rows(named=True):
         args = {name: row[name] for name in ("kernel_id", "category", "device")}
         args["on_critical_path"] = row["kernel_id"] in on_path
         pid = 10 * (row["rank"] + 1) + _GPU
-        tid = rows[row["rank"], row["device"], row["stream"]]
+        tid = rows[row["rank"], row["device"], row["stream"], row["lane"]]
         yield _event(row["short_name"], row["category"], pid, tid, row["start_ns"] - begin, row["dur_ns"], args)
 
 
@@ -123,5 +122,10 @@ def _inside(rows: pl.LazyFrame, begin: int, end: int) -> pl.DataFrame:
 def _event(name: str, category: str, pid: int, tid: int, start_ns: int, dur_ns: int, args: Event) -> Event:  # noqa: PLR0917
     return {
         "ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid,
-        "ts": start_ns / 1000, "dur": dur_ns / 1000, "args": args,
+        "ts": _us(start_ns), "dur": _us(dur_ns), "args": args,
     }  # fmt: skip
+
+
+def _us(ns: int) -> float:
+    """Decimal µs; a tenth of a ns more, as Perfetto multiplies by 1000 and drops the fraction."""
+    return (ns + 0.1) / 1000
