@@ -25,6 +25,8 @@ LOCK = f"{NOTES}/lock"
 DATA_FILE = re.compile(r"[a-z_]+/run=[^/]+/rank=\d+/[0-9a-f]{16}-[0-9a-f]{8}\.parquet")
 _RUN_BYTES = 200
 """Of a run's name as a folder's, which may have 255 with `run=`."""
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""As a folder's name it is null."""
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
@@ -156,9 +158,9 @@ def checked_run(name: str) -> str:
     """The name of a run, if it can be one.
 
     Raises:
-        InputError: it is empty, or too long for the name of a folder.
+        InputError: it is empty, or cannot be the name of a folder.
     """
-    if not name.strip() or len(quote(name, safe="")) > _RUN_BYTES:
+    if not name.strip() or len(quote(name, safe="")) > _RUN_BYTES or name == _HIVE_NULL:
         raise InputError(f"{name[:80]!r} cannot name a run", "Give a short name with --run NAME.")
     return name
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from traceql.errors import InputError
 from traceql.fleet.local import memory_of
 from traceql.fleet.task import Failed, Outcome, Stuck, Task, ingest_file
 
+_KNOCK_S = 10.0
 _PER_CORE = 4
 """Tasks handed to Ray for each core at a time: enough that no core waits, few enough to stop soon."""
 
@@ -48,11 +50,23 @@ def run_on_ray(
 def _connect(ray: Any, address: str | None) -> None:
     try:
         where = address or os.environ.get("RAY_ADDRESS") or "local"
+        _knock(where)
         alone: dict[str, Any] = {"include_dashboard": False} if where == "local" else {}
         ray.init(address=where, log_to_driver=False, logging_level="ERROR", **alone)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # ConnectionError is an OSError
         first_line = str(error).partition("\n")[0][:300]
         raise InputError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {first_line}", "Check --address.") from error
+
+
+def _knock(where: str) -> None:
+    """Finds out at once whether anybody listens there; Ray itself would try for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, colon, port = where.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
 def _run(ray: Any, tasks: Sequence[Task], jobs: int | None, retries: int) -> Iterator[tuple[Task, Outcome]]:
