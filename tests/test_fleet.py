@@ -693,3 +693,41 @@ def test_tables_of_a_store(tmp_path):
     for arguments, message in (([store, "kernel"], "unknown table"), (["kernels", "x"], "is no store")):
         result = run("tables", *arguments)
         assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+# --- a real object store, where one is given
+
+
+@pytest.mark.slow
+def test_an_object_store(tmp_path, undisturbed):
+    """Against TRACEQL_TEST_STORE, the URL of a place to write to; keys, region and endpoint are in the environment."""
+    if not (given := os.environ.get("TRACEQL_TEST_STORE")):
+        pytest.skip("TRACEQL_TEST_STORE names no object store")
+    url = f"{given}/{os.urandom(8).hex()}"
+    store = f"{url}/store"
+    both = [
+        subprocess.Popen(command("ingest", *files, "--to", store, "--jobs", 1), stdout=subprocess.PIPE, text=True)
+        for files in (FILES, FILES[::-1])
+    ]
+    printed = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert_same(store, undisturbed)
+    assert ingest(FILES, store).n_known == 4
+    sql = "SELECT run, wall_ns FROM traces WHERE rank = 1 ORDER BY run"
+    result = run("query", store, sql, "--format", "json")
+    expected = undisturbed["traces"].filter(rank=1).select("run", "wall_ns").rows(named=True)
+    assert json.loads(result.stdout)["rows"] == expected
+    assert run("trend", store).exit_code == 0
+
+    traces = RemoteStorage(f"{url}/traces")
+    for file in FILES:
+        traces.write(f"night/{file.name}", file.read_bytes())
+    traces.write("night/bad.json", b"no trace")
+    assert not traces.create("night/bad.json", b"other")
+    result = run("ingest", f"{url}/traces", "--to", tmp_path / "store", "--jobs", 1)
+    assert (result.exit_code, "4 of 5 files ingested" in " ".join(result.stdout.split())) == (1, True)
+    assert_same(tmp_path / "store", undisturbed)
+    pattern = f"{url}/traces/*/tiny-pool-graph*"
+    assert run("ingest", pattern, "--to", tmp_path / "store", "--jobs", 1).exit_code == 0
+    result = run("ingest", f"{url}/none", "--to", tmp_path / "store")
+    assert (result.exit_code, "holds no trace" in result.stderr) == (2, True)
