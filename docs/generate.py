@@ -11,7 +11,8 @@ import click
 import traceql.analyses
 import traceql.tables
 from traceql.cli import main
-from traceql.rules import SEVERITIES, Row, Rule, built_in_rules
+from traceql.fleet.kept import FAILURES, KEPT, TRACES
+from traceql.rules import FINDINGS, SEVERITIES, Row, Rule, built_in_rules
 from traceql.tables import Column, Table
 
 DOCS = Path(__file__).parent
@@ -20,6 +21,11 @@ _RULES_INTRO = (
     "What `traceql check` looks for. A rule asks a condition of each row of a table (docs/tables.md); where it holds, "
     "the rule fires. Each has a file of its own in rules/findings, where its examples are its tests. Write your own "
     "with `traceql rules new`."
+)
+_STORE = (
+    "A store (`traceql ingest`, docs/scale.md) has these and, of each trace, "
+    f"{', '.join(f'`{name}`' for name in KEPT)}; other tables when they were asked for. All begin with `run`, `rank`, "
+    "`date`, `host`, `commit`, `model` and the labels of the store; `failures` does not."
 )
 _NEEDS = "Without these the rule abstains and says so"
 
@@ -50,6 +56,7 @@ def tables_page() -> str:
     inputs = list(traceql.tables.INPUT_TABLES)
     results = [table for table in _result_tables() if table not in inputs]
     parts = ["## A trace's tables", *map(_table, inputs), "## Results", *map(_table, results)]
+    parts += ["## Of a store alone", _STORE, *map(_table, (TRACES, FAILURES, FINDINGS))]
     intro = "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown."
     return "\n\n".join((_WARNING, "# Tables", intro, *parts)) + "\n"
 

@@ -325,6 +325,19 @@ def test_a_killed_ingest(tmp_path, undisturbed):
         assert_frame_equal(frame.filter(runs), undisturbed[name])
 
 
+@pytest.mark.slow
+def test_ctrl_c(tmp_path):
+    """It ends at once, with its workers."""
+    arguments = command("ingest", GRAPH, EAGER, "--to", tmp_path / "store", "--jobs", 2)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: at_work(process))
+        left = workers_of(process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (130, "interrupted\n")
+    assert not psutil.wait_procs(left, timeout=5)[1]
+
+
 def test_data_without_an_entry_is_not_there(filled, undisturbed):
     """As a process leaves it that is killed between the data and the entry, or in the middle of a file."""
     store = filled
@@ -613,14 +626,11 @@ def test_sizes_as_files_tell_them():
 # --- storages
 
 
-def storages(tmp_path):
-    pytest.importorskip("obstore")
-    return LocalStorage(tmp_path / "s"), RemoteStorage("memory:///")
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["folder", "objects"])
-def test_storages_are_alike(number, tmp_path):
-    storage = storages(tmp_path)[number]
+@pytest.mark.parametrize("kind", ["folder", "objects"])
+def test_storages_are_alike(kind, tmp_path):
+    if kind == "objects":
+        pytest.importorskip("obstore")
+    storage = LocalStorage(tmp_path / "s") if kind == "folder" else RemoteStorage("memory:///")
     assert [*storage.files()] == []
     assert storage.read("a/b.json") is None
     assert storage.create("a/b.json", b"1")

@@ -13,6 +13,8 @@ from traceql.fleet.local import memory_of
 from traceql.fleet.task import Failed, Outcome, Stuck, Task, ingest_file
 
 _KNOCK_S = 10.0
+_ENVIRONMENT = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
+"""Of the workers: a task has one core."""
 _PER_CORE = 4
 """Tasks handed to Ray for each core at a time: enough that no core waits, few enough to stop soon."""
 
@@ -52,7 +54,7 @@ def _connect(ray: Any, address: str | None) -> None:
         where = address or os.environ.get("RAY_ADDRESS") or "local"
         _knock(where)
         alone: dict[str, Any] = {"include_dashboard": False} if where == "local" else {}
-        ray.init(address=where, log_to_driver=False, logging_level="ERROR", **alone)
+        ray.init(address=where, log_to_driver=False, logging_level="ERROR", runtime_env=_ENVIRONMENT, **alone)
     except (OSError, RuntimeError, ValueError) as error:  # ConnectionError is an OSError
         first_line = str(error).partition("\n")[0][:300]
         raise InputError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {first_line}", "Check --address.") from error

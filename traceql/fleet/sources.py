@@ -1,9 +1,11 @@
 """Which files are to be ingested, and of which run and rank each is."""
 
+import lzma
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +26,9 @@ from traceql.ingest.ranks import ranks_in_names, without_rank
 from traceql.ingest.trace_files import is_trace_name, natural, no_trace_in, trace_files
 
 _JSON_PER_PACKED = 16
-"""JSON per packed byte where the file does not say its size: gzip of real traces has 9 to 14, zstd to 45 at times."""
+"""JSON per packed byte where that cannot be found out: gzip of real traces has 9 to 14, zstd to 45 at times."""
+_SAMPLE_BYTES = 1 << 18
+"""Of a file that does not say its size, to see how it unpacks."""
 _HOST = re.compile(r"(?P<host>.+)_\d+\.\d{10,20}\.pt\.trace\.json(\.gz)?")
 """As torch.profiler.tensorboard_trace_handler names its files: host_pid.time.pt.trace.json."""
 _SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?$")
@@ -138,22 +142,42 @@ def _local(file: Path) -> Source:
 
 
 def json_bytes(file: Path) -> int:
-    """Size of a trace as uncompressed JSON: as gzip and zstd tell it in the file, else estimated; 0 for no file."""
+    """Size of a trace as uncompressed JSON: as the file tells it, else by how its beginning unpacks; 0 for no file."""
     try:
         n_bytes = file.stat().st_size
         with file.open("rb") as content:
-            head = content.read(18)
-            if head.startswith(b"\x1f\x8b"):
-                content.seek(-4, os.SEEK_END)
-                told: int = struct.unpack("<I", content.read(4))[0]
-                return told if told > n_bytes else n_bytes * _JSON_PER_PACKED  # modulo 4 GB, and of the last member
+            head = content.read(_SAMPLE_BYTES)
+            content.seek(-min(n_bytes, 4), os.SEEK_END)
+            tail = content.read(4)
     except OSError:
         return 0
+    told = _told_bytes(head, tail)
+    return told if told > n_bytes else int(n_bytes * _ratio(head))
+
+
+def _told_bytes(head: bytes, tail: bytes) -> int:
+    """The size that a packed file says it unpacks to; 0 where it does not. What gzip says is modulo 4 GB."""
+    if head.startswith(b"\x1f\x8b") and len(tail) == 4:
+        return struct.unpack("<I", tail)[0]
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         with suppress(zstandard.ZstdError):
-            told = zstandard.frame_content_size(head)
-            return told if told > n_bytes else n_bytes * _JSON_PER_PACKED
-    return n_bytes * (_JSON_PER_PACKED if head.startswith(b"\xfd7zXZ") else 1)
+            return max(zstandard.frame_content_size(head), 0)
+    return 0
+
+
+def _ratio(head: bytes) -> float:
+    """JSON per packed byte, as the beginning of a file unpacks."""
+    unpackers: dict[bytes, Callable[[bytes], bytes]] = {
+        b"\x28\xb5\x2f\xfd": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+        b"\xfd7zXZ": lambda data: lzma.LZMADecompressor().decompress(data),
+        b"\x1f\x8b": lambda data: zlib.decompressobj(31).decompress(data),
+    }
+    for magic, unpack in unpackers.items():
+        if head.startswith(magic):
+            with suppress(zstandard.ZstdError, lzma.LZMAError, zlib.error):
+                return max(len(unpack(head)) / len(head), 1.0)
+            return _JSON_PER_PACKED
+    return 1.0
 
 
 def _remote(url: str) -> Iterator[Source]:

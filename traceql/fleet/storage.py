@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNFINISHED = ".traceql-unfinished"
 """What the names of files end with that are being written."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+]+):/+(.*)", re.IGNORECASE | re.DOTALL)
-_REMOTE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https")
+_REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _EXTRA = "Install it with `pip install 'traceql[cloud]'`."
 
 
@@ -142,12 +142,14 @@ class LocalStorage:
         return True
 
     def remove(self, path: str) -> None:
-        """As `Storage`; folders that are empty then go too."""
+        """As `Storage`; the folder of a partition that is empty then goes too."""
         target = self._folder / path
         with suppress(OSError):
             target.unlink()
-            for folder in target.relative_to(self._folder).parents[:-1]:
-                (self._folder / folder).rmdir()
+            for folder in target.parents:
+                if "=" not in folder.name:
+                    break
+                folder.rmdir()
 
     def files(self, below: str = "") -> Iterator[Stored]:
         """As `Storage`."""
