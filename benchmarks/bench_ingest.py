@@ -29,8 +29,8 @@ from bench_load import MB, Measure, machine, warm
 from make_trace import Case, fit_size, make_rank
 from msgspec import structs
 
+from traceql.fleet.asking import table_of
 from traceql.fleet.manifest import DataFile, data_path
-from traceql.fleet.sources import json_bytes
 from traceql.fleet.store import Store
 
 GB = 1000 * MB
@@ -87,9 +87,9 @@ def measured(files: Sequence[Path], n_jobs: int, repeat: int, folder: Path) -> R
         cpus.append(_cpu_s() - before)
     shutil.rmtree(store)
     peak = measure.peak_bytes()
+    sizes = int(table_of(Store.open(store), "traces").collect()["json_bytes"].sum())
     n_bytes = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
     shutil.rmtree(store)
-    sizes = sum(map(json_bytes, files))
     return Result(len(files), sizes, statistics.median(walls), statistics.median(cpus), peak, n_jobs, n_bytes)
 
 

@@ -17,6 +17,7 @@ from traceql.analyses.trend import RUN_STEPS, TrendOptions, trend
 from traceql.cli import main
 from traceql.errors import MissingDataError, QueryError
 from traceql.fleet import ingesting, sources, task
+from traceql.fleet.asking import table_of
 from traceql.fleet.store import Store
 from traceql.fleet.trends import run_steps
 
@@ -69,6 +70,7 @@ def test_changes_are_those_of_diff(store):
     assert (second["group"], second["verdict"]) == ("after", compared.verdict)
     assert second["delta_ns"] == compared.delta_ns
     relative = compared.relative
+    assert relative
     assert (second["low_frac"], second["high_frac"]) == (relative.low, relative.high)
     assert second["delta_frac"] == pytest.approx(relative.difference)
     assert (found.stage, found.batch_size) == (compared.stage, compared.batch_size)
@@ -114,6 +116,15 @@ def test_several_runs_of_a_group_are_the_samples():
     single = trend(steps_of(old=runs["old0"], new=runs["new0"])).groups
     width = pl.col("high_frac") - pl.col("low_frac")
     assert single.select(width).item(1, 0) < found.select(width).item(1, 0) / 3
+
+
+def test_a_capture_tells_run_model_and_pace(store):
+    found = table_of(Store.open(store), "traces").collect().rows(named=True)
+    told = [(row["run"], row["model"], row["engine_version"], row["control_tokens_per_s"]) for row in found]
+    assert told == [
+        ("after", "model", "0.5.11", pytest.approx(476.53, abs=0.01)),
+        ("before", "model", "0.5.11", pytest.approx(100.07, abs=0.01)),
+    ]
 
 
 # --- order, groups, settings

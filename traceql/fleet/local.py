@@ -24,7 +24,7 @@ from traceql.run import cores, free_bytes
 BASE_BYTES = 250 << 20
 """Memory of a worker besides its trace."""
 BYTES_PER_JSON = 2.0
-"""The most memory that a worker was seen to take for a byte of JSON (docs/scale.md)."""
+"""Memory of a worker for a byte of JSON: 1.5 were measured (docs/scale.md), and some room."""
 _SHARE = 0.7
 """Of the free memory, for all workers together."""
 _MAX_DECODERS = 4

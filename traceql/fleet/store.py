@@ -81,11 +81,12 @@ class Store:
         storage = storage_at(location)
         _refuse_place(storage)
         try:
-            mark = storage.read(MARK)
-            if mark is None:
-                storage.create(MARK, msgspec.json.encode(Mark()))
-            else:
-                _check_version(storage, mark)
+            with storage.lock(LOCK, exclusive=False):  # else what is being written could be cleaned by another ingest
+                mark = storage.read(MARK)
+                if mark is None:
+                    storage.create(MARK, msgspec.json.encode(Mark()))
+                else:
+                    _check_version(storage, mark)
         except OSError as error:
             raise unwritable(storage, error) from error
         return cls(storage)
