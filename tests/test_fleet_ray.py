@@ -52,6 +52,19 @@ def start(folder, *arguments):
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
+def until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.1)
+
+
+def is_open(port):
+    """Whether somebody listens; Ray itself would try for minutes."""
+    with socket.socket() as knocking:
+        return knocking.connect_ex(("127.0.0.1", port)) == 0
+
+
 def of_cluster(folder):
     """All processes of the cluster: they name its folder, or were started by those that do."""
     found = {}
@@ -70,25 +83,23 @@ def ended(processes, seconds):
 @pytest.fixture(scope="module")
 def cluster():
     """The address of a cluster of two nodes, which is gone afterwards."""
-    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else a token in the user's home is used, of whatever cluster
+        ray = pytest.importorskip("ray")
+        yield from nodes_of(ray)
+
+
+def nodes_of(ray):
+    """The address and the folder of a new cluster."""
     folder = tempfile.mkdtemp(prefix="tq-", dir="/tmp")  # sockets have short names
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     nodes = [start(folder, "--head", f"--port={port}", "--include-dashboard=false")]
     try:
+        until(lambda: is_open(port), 120)
         nodes.append(start(folder, f"--address={address}"))
-        end = time.monotonic() + 90
-        while True:
-            with suppress(Exception):  # not up yet
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-                if sum(node["Alive"] for node in ray.nodes()) == 2:
-                    break
-            if time.monotonic() > end:
-                pytest.fail("the cluster did not come up")
-            if nodes[1].poll() is not None:  # it came before the head, and has ended
-                nodes[1] = start(folder, f"--address={address}")
-            ray.shutdown()
-            time.sleep(0.5)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2, 120)
         ray.shutdown()
         yield address, folder
     finally:

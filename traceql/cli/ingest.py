@@ -139,7 +139,8 @@ def _remarks(report: "Report") -> list[str]:
         copies = fmt.plural(len(report.copies), "copy", "copies")
         lines.append(f"passed over: {copies} of files in the store: {_some(report.copies)}")
     if report.n_removed:
-        lines.append(f"removed: {fmt.plural(report.n_removed, 'file')} that an ingest left behind when it was stopped")
+        files = fmt.plural(report.n_removed, "data file")
+        lines.append(f"removed: {files} of traces since replaced, or of ingests that were stopped")
     return lines
 
 

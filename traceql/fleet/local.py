@@ -23,8 +23,8 @@ from traceql.run import cores, free_bytes
 
 BASE_BYTES = 250 << 20
 """Memory of a worker besides its trace."""
-BYTES_PER_JSON = 2.0
-"""Memory of a worker for a byte of JSON: 1.5 were measured (docs/scale.md), and some room."""
+BYTES_PER_JSON = 2.5
+"""Memory of a worker for a byte of JSON: 1.5 to 2.0 were measured (docs/scale.md), and some room."""
 _SHARE = 0.7
 """Of the free memory, for all workers together."""
 _MAX_DECODERS = 4
