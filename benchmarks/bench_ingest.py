@@ -140,7 +140,8 @@ def asked(n_traces: int, repeat: int, folder: Path, case: Case) -> str:
     """The table of what questions take about a store of many traces."""
     (file,) = synthetic(1, 40, folder, case)
     store = folder / "store"
-    subprocess.run((sys.executable, "-m", "traceql", "ingest", str(file), "--to", str(store)), check=True)
+    ingest = (sys.executable, "-m", "traceql", "ingest", str(file), "--to", str(store))
+    subprocess.run(ingest, check=True, stdout=subprocess.DEVNULL)
     many(store, n_traces)
     out = [f"A store of {n_traces:,} traces in runs of 8.\n", "| what | s | peak MB |", "|---|---:|---:|"]
     commands = [("query", str(store), sql) for sql in QUERIES]
