@@ -10,7 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import polars as pl
@@ -447,6 +449,18 @@ def test_a_newer_or_damaged_store_is_refused(filled):
             ingest(FILES[:1], filled)
 
 
+def test_an_entry_that_points_elsewhere_is_none(filled):
+    """Whoever can write entries could else have other files read, or removed."""
+    store = Store.open(filled)
+    path = filled / store.entries[0].path
+    good = path.read_bytes()
+    data = store.entries[0].tables["traces"].path
+    assert data
+    for old, new in ((data, "../../x.parquet"), (store.entries[0].digest, "../../x")):
+        path.write_bytes(good.replace(old.encode(), new.encode()))
+        assert len(Store.open(filled).entries) == 3
+
+
 def test_a_lost_data_file_is_an_error_and_a_damaged_entry_a_trace_to_ingest(filled):
     store = filled
     shutil.rmtree(store / "categories" / "run=tiny-pool-graph" / "rank=0")
@@ -554,9 +568,9 @@ def test_two_recordings_of_one_rank_need_runs_of_their_own(tmp_path):
     assert [failure.reason for failure in report.failed] == [
         f"run x has a rank 0 already, of {tmp_path / 'mon' / 'x-TP-0.json.gz'}"
     ]
-    report = ingest([tmp_path / "mon", tmp_path / "tue"], store, run="{folder}-{name}")
+    report = ingest([tmp_path / "tue"], store, run="{folder}-{name}")
     assert not report.failed
-    assert [entry.run for entry in Store.open(store).entries] == ["mon-x", "tue-x"]
+    assert [entry.run for entry in Store.open(store).entries] == ["tue-x", "x"]
 
 
 def test_dates_and_hosts_come_from_the_trace_and_its_name(tmp_path):
@@ -708,7 +722,24 @@ def test_tables_of_a_store(tmp_path):
         assert (result.exit_code, message in result.stderr) == (2, True)
 
 
-# --- a real object store, where one is given
+# --- web servers and object stores
+
+
+@pytest.mark.slow
+def test_a_web_server(tmp_path):
+    pytest.importorskip("obstore")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(GLM5))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = run("ingest", f"{url}/{EAGER.name}", "--to", tmp_path / "store", "--jobs", 1)
+        assert result.exit_code == 0, result.stderr
+        again = run("ingest", f"{url}/{EAGER.name}", "--to", tmp_path / "store", "--jobs", 1)
+        assert "1 there already" in " ".join(again.stdout.split())
+        missing = run("ingest", f"{url}/none.json.gz", "--to", tmp_path / "store")
+        assert (missing.exit_code, "no such object" in missing.stderr) == (2, True)
+        server.shutdown()
+    assert [entry.slot for entry in Store.open(tmp_path / "store").entries] == [("tiny-pool-eager", 1)]
 
 
 @pytest.mark.slow

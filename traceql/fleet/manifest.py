@@ -6,6 +6,7 @@ A trace is in a store when its entry is; data files without one are remains of a
 import hashlib
 import re
 from datetime import UTC, datetime
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -22,7 +23,10 @@ MARK = f"{NOTES}/store.json"
 ENTRIES = f"{NOTES}/entries"
 FAILURES = f"{NOTES}/failures"
 LOCK = f"{NOTES}/lock"
-DATA_FILE = re.compile(r"[a-z_]+/run=[^/]+/rank=\d+/[0-9a-f]{16}-[0-9a-f]{8}\.parquet")
+_DATA_FILE = r"^[a-z_]+/run=[^/]+/rank=\d+/[0-9a-f]{16}-[0-9a-f]{8}\.parquet$"
+DATA_FILE = re.compile(_DATA_FILE)
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+"""SHA-256 of a file, in hexadecimal: which content it is."""
 _RUN_BYTES = 200
 """Of a run's name as a folder's, which may have 255 with `run=`."""
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -76,7 +80,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one table that a trace has."""
 
     n_rows: int
-    path: str | None = None
+    path: Annotated[str, msgspec.Meta(pattern=_DATA_FILE)] | None = None
     """Relative to the store; null without rows."""
     n_bytes: int = 0
 
@@ -84,8 +88,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A trace that is in the store."""
 
-    digest: str
-    """SHA-256 of the file, in hexadecimal: which content this is."""
+    digest: Digest
     origin: Origin
     run: str
     rank: int
@@ -97,7 +100,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, DataFile]
     absent: dict[str, str] = {}
     """Tables that the trace has no data for, and why."""
-    replaces: tuple[str, ...] = ()
+    replaces: tuple[Digest, ...] = ()
     """Digests of the entries that this one takes the place of."""
     ingested: datetime
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
     from obstore import ObjectMeta
-    from obstore.store import ObjectStore
+    from obstore.store import ClientConfig, ObjectStore
 
 UNFINISHED = ".traceql-unfinished"
 """What the names of files end with that are being written."""
@@ -223,7 +223,8 @@ class RemoteStorage:
             raise InputError(f"{location} takes a library that is not installed", _EXTRA) from error
         self.location = location
         try:
-            self._store: ObjectStore = from_url(location)
+            plain: ClientConfig = {"allow_http": True} if location.startswith("http:") else {}
+            self._store: ObjectStore = from_url(location, client_options=plain)
         except Exception as error:
             raise InputError(f"{location}: {_first_line(error)}", "Check the URL.") from error
 
