@@ -117,6 +117,7 @@ def test_tables_are_those_of_the_single_commands(path, tmp_path):
     assert row["n_kernels"] == trace.kernels.collect().height
 
 
+@pytest.mark.slow
 def test_commands_say_the_same(tmp_path):
     ingest([EAGER], tmp_path / "store")
     summary = json.loads(run("summarize", EAGER, "--format", "json").stdout)
@@ -233,6 +234,7 @@ def test_damaged_files_are_named_and_tried_again(filled, tmp_path):
     assert query_store(Store.open(filled), "SELECT rank FROM traces WHERE run = 'bad'").rows() == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_truncated_file_is_read_unless_strict(tmp_path):
     cut = FIXTURES / "cases" / "06-truncated.json.gz"
     assert not ingest([cut], tmp_path / "store").failed
@@ -399,6 +401,7 @@ def test_two_processes_ingest_at_once(tmp_path, undisturbed):
     assert ingest(FILES, store).n_known == 4
 
 
+@pytest.mark.slow
 def test_of_two_traces_of_one_rank_the_first_counts(filled, tmp_path):
     """Two ingests at once may both find the place free; readers agree on one, and the next ingest names the other."""
     store = Store.open(filled)
@@ -502,6 +505,7 @@ def test_tasks_that_do_not_fit_together_wait():
     assert then[0].source == found[1]
 
 
+@pytest.mark.slow
 def test_progress_is_in_bytes_of_files(filled):
     told = []
     found = sources.sources([*map(str, (*FILES, EAGER))])
@@ -545,6 +549,7 @@ def test_run_and_rank(name, options, expected):
     assert placed(name, **options) == expected
 
 
+@pytest.mark.slow
 def test_names_that_cannot_be_folders(tmp_path):
     """A run's name may hold anything; what is too long or empty is refused before the work."""
     for number, name in enumerate(("a/b c=ü%\n..", "123")):
@@ -558,6 +563,7 @@ def test_names_that_cannot_be_folders(tmp_path):
             ingest(FILES[:1], tmp_path / "store", run=name)
 
 
+@pytest.mark.slow
 def test_two_recordings_of_one_rank_need_runs_of_their_own(tmp_path):
     (tmp_path / "mon").mkdir()
     (tmp_path / "tue").mkdir()
@@ -612,6 +618,7 @@ def test_labels_that_cannot_be(label, message, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_folders_are_taken_with_all_below(tmp_path):
     inner = tmp_path / "traces" / "a" / "b"
     inner.mkdir(parents=True)
