@@ -20,7 +20,8 @@ import traceql.tables
 from traceql.categories import Category, load_categories
 from traceql.categories import Row as Pattern
 from traceql.cli import COMMANDS, main
-from traceql.rules import SEVERITIES, Row, Rule, built_in_rules
+from traceql.fleet.kept import FAILURES, KEPT, TRACES
+from traceql.rules import FINDINGS, SEVERITIES, Row, Rule, built_in_rules
 from traceql.tables import Column, Table
 
 DOCS = Path(__file__).parent
@@ -29,6 +30,11 @@ _RULES_INTRO = (
     "What `traceql check` looks for. A rule asks a condition of each row of a [table](tables.md); where it holds, "
     "the rule fires. Each has a file of its own in rules/findings, where its examples are its tests. Write your own "
     "with `traceql rules new`."
+)
+_STORE = (
+    "A store (`traceql ingest`, [scale.md](scale.md)) has these and, of each trace, "
+    f"{', '.join(f'`{name}`' for name in KEPT)}; other tables when they were asked for. All begin with `run`, `rank`, "
+    "`date`, `host`, `commit`, `model` and the labels of the store; `failures` does not."
 )
 _NEEDS = "Without these the rule abstains and says so"
 
@@ -54,6 +60,8 @@ EXAMPLES = {
     "merge": (f"traceql merge '{_RANKS}' -o all.json.gz", None),
     "query": (f'traceql query {_GRAPH} "SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) FROM steps GROUP BY stage"', None),
     "shell": (f'echo "SELECT COUNT(*) AS n FROM kernels; SELECT * FROM memory;" | traceql shell {_GRAPH}', None),
+    "ingest": ("traceql ingest capture glm5 --to fleet\ntraceql tables fleet", None),
+    "trend": ("traceql ingest capture --to fleet\ntraceql trend fleet", None),
     "tables": ("traceql tables steps", None),
     "ranks": (f"traceql ranks '{_RANKS}'", None),
     "export": (f"traceql export {_EAGER} -o tables --format csv --tables kernels,steps,casts,memory", None),
@@ -76,6 +84,8 @@ MORE = {
     "merge": ("slice.md", "what changes, and how well clocks are known"),
     "query": ("cookbook.md", "queries to begin with"),
     "shell": ("cookbook.md", "queries to begin with"),
+    "ingest": ("scale.md", "what a store keeps, and exactly once"),
+    "trend": ("scale.md", "how groups are compared"),
     "tables": ("tables.md", "all of them"),
     "export": ("export.md", "the files and their schema"),
     "capture": ("capture.md", "what happens during a capture"),
@@ -201,6 +211,7 @@ def tables_page() -> str:
     inputs = list(traceql.tables.INPUT_TABLES)
     results = [table for table in _result_tables() if table not in inputs]
     parts = ["## A trace's tables", *map(_table, inputs), "## Results", *map(_table, results)]
+    parts += ["## Of a store alone", _STORE, *map(_table, (TRACES, FAILURES, FINDINGS))]
     intro = "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown."
     return "\n\n".join((_WARNING, "# Tables", intro, *parts)) + "\n"
 

@@ -511,7 +511,7 @@ def test_files_at_once(json_gb: float, n_files: int, n_cores: int, free_gb: int,
 
 @pytest.mark.parametrize("n_cores", [1, 16])
 def test_progress_is_of_all_files(n_cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_cores", lambda: n_cores)
+    monkeypatch.setattr(run, "cores", lambda: n_cores)
     paths = [shutil.copy(path, tmp_path) for path in pair("pool-eager")]
     total = sum(Path(path).stat().st_size for path in paths)
     told: list[tuple[int, int | None]] = []
@@ -523,7 +523,7 @@ def test_progress_is_of_all_files(n_cores: int, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("n_cores", [1, 16])
 def test_the_first_error_ends_the_reading(n_cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_cores", lambda: n_cores)
+    monkeypatch.setattr(run, "cores", lambda: n_cores)
     bad = tmp_path / "bad.json.gz"
     bad.write_bytes(gzip.compress(b"<html>"))
     assert "bad.json.gz is an HTML page" in refusal(bad, *pair("pool-eager")).message

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 from msgspec import structs
@@ -11,10 +12,13 @@ from msgspec import structs
 from traceql.analyses import diff as comparing
 from traceql.analyses.diff import Diff, DiffOptions
 from traceql.analyses.recording import SUFFIX, Recording
-from traceql.errors import InputError, MissingDataError
+from traceql.errors import MissingDataError
 from traceql.ingest.trace_files import trace_files
 from traceql.run import load_run, only_ranks
 from traceql.trace import Trace
+
+if TYPE_CHECKING:
+    from traceql.capture.manifest import Manifest
 
 PathLike = str | Path
 Source = PathLike | Sequence[PathLike] | Trace | Recording
@@ -139,20 +143,17 @@ class ControlPace:
 
 
 def control_pace(files: Sequence[Path]) -> ControlPace | None:
-    """The unprofiled pace of the capture that made these files; None where no manifest of theirs is beside them.
+    """The unprofiled pace of the capture that made these files; None where no manifest of theirs is beside them."""
+    from traceql.capture.manifest import capture_of  # noqa: PLC0415 - few traces come from a capture
 
-    A manifest that cannot be read, or that is about other files, is no help and does no harm.
-    """
-    from traceql.capture.manifest import NAME, read_manifest  # noqa: PLC0415 - few traces come from a capture
+    captures = (capture_of(file) for file in files)
+    return next((pace for found in captures if found and (pace := pace_of(found[1]))), None)
 
-    for file in files:
-        for folder in file.absolute().parents[:2]:
-            if not (folder / NAME).is_file():
-                continue
-            with suppress(InputError, MissingDataError):
-                manifest = read_manifest(folder)
-                paces = [pace for pace in (manifest.control_before, manifest.control_after) if pace]
-                if paces and any((folder / each.path).resolve() == file.resolve() for each in manifest.profile.files):
-                    step_ns = sum(pace.step_ns for pace in paces) / len(paces)
-                    return ControlPace(step_ns, sum(pace.tokens_per_s for pace in paces) / len(paces))
-    return None
+
+def pace_of(manifest: "Manifest") -> ControlPace | None:
+    """The unprofiled pace that a capture measured; None with --no-baseline."""
+    paces = [pace for pace in (manifest.control_before, manifest.control_after) if pace]
+    if not paces:
+        return None
+    step_ns = sum(pace.step_ns for pace in paces) / len(paces)
+    return ControlPace(step_ns, sum(pace.tokens_per_s for pace in paces) / len(paces))

@@ -179,7 +179,7 @@ def _read_all(
 ) -> list[Trace | None]:
     """What `read` makes of each file, several at a time; the first error ends it all."""
     told = _Told(progress, files)
-    n_at_once = files_at_once([_json_bytes(file) for file in files], _cores(), _free_bytes())
+    n_at_once = files_at_once([_json_bytes(file) for file in files], cores(), free_bytes())
     if n_at_once == 1:
         return [read(file, told.of(number)) for number, file in enumerate(files)]
     with ThreadPoolExecutor(n_at_once) as pool:
@@ -212,11 +212,12 @@ def _json_bytes(file: FoundFile) -> int:
     return _stored_bytes(file) * (1 if file.path.suffix == ".json" else _JSON_PER_PACKED)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Memory that can be had without swapping; where the system does not tell, 4 GB."""
     with suppress(OSError):
         if known := re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text()):

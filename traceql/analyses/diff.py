@@ -94,7 +94,7 @@ class Side:
         for recording in self.recordings:
             sums = recording.shares.filter(wanted).group_by(_KEY).agg(share_ns=pl.sum("wall_ns"))
             steps = recording.steps.join(sums, on=_KEY, how="left", validate="1:1")
-            found.append(_by_step(steps.with_columns(pl.col("share_ns").fill_null(0)), "share_ns"))
+            found.append(by_step(steps.with_columns(pl.col("share_ns").fill_null(0)), "share_ns"))
         return tuple(found)
 
     @property
@@ -180,7 +180,7 @@ def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffO
     stage, batch_size = _common_steps(before, after, options)
     sides = [_side(recordings, ranks, stage, batch_size, options) for recordings in (before, after)]
     a, b = sides
-    interval, verdict, reason = _judged(a, b, options)
+    interval, verdict, reason = verdict_of(a.walls, b.walls, options.min_effect)
     return Diff(
         options=options,
         stage=stage,
@@ -264,11 +264,11 @@ def _side(
             f"{recordings[0].facts.name} has no complete step of those compared",
             "Choose others with --stage, --batch-size or --steps; the last step of a recording is never complete.",
         )
-    walls = tuple(_by_step(recording.steps, "wall_ns") for recording in chosen)
+    walls = tuple(by_step(recording.steps, "wall_ns") for recording in chosen)
     return Side(chosen, n_steps, walls)
 
 
-def _by_step(steps: pl.DataFrame, column: str) -> Floats:
+def by_step(steps: pl.DataFrame, column: str) -> Floats:
     """A column of each step, mean over its ranks and devices, in order of steps."""
     return steps.group_by("step").agg(pl.mean(column)).sort("step")[column].to_numpy()
 
@@ -292,22 +292,31 @@ def _compared(before: Side, after: Side) -> pl.DataFrame:
 # --- the verdict ---
 
 
-def _judged(before: Side, after: Side, options: DiffOptions) -> tuple[Interval | None, str, str | None]:
-    """The interval of the change, the verdict, and why there is none."""
-    pairs = zip(before.walls, after.walls, strict=False)
-    if len(before.walls) == len(after.walls) and all(np.array_equal(a, b) for a, b in pairs):
+def verdict_of(
+    before: Sequence[Floats], after: Sequence[Floats], min_effect: float
+) -> tuple[Interval | None, str, str | None]:
+    """The interval of the change of the median step, the verdict, and why there is none.
+
+    Args:
+        before: the walls of the steps in order of time, an array a recording.
+        after: the same.
+        min_effect: the smallest change that matters, as a share of before.
+    """
+    pairs = zip(before, after, strict=False)
+    if len(before) == len(after) and all(np.array_equal(a, b) for a, b in pairs):
         return Interval(0.0, 0.0, 0.0), "same", None
-    n_steps = min(sum(map(len, side.walls)) for side in (before, after))
+    n_steps = min(sum(map(len, side)) for side in (before, after))
     if n_steps < change.MIN_STEPS:
         return None, "cannot tell", f"{n_steps} complete steps on a side; it takes {change.MIN_STEPS}"
-    if not before.median_wall_ns:
+    median_ns = median_of(before)
+    if not median_ns:
         return None, "cannot tell", "the median step before has no length"
-    found = interval_of(before.walls, after.walls)
-    relative = found.scaled(1 / before.median_wall_ns)
-    verdict = change.verdict(relative, options.min_effect)
+    found = interval_of(before, after)
+    relative = found.scaled(1 / median_ns)
+    verdict = change.verdict(relative, min_effect)
     if verdict == "cannot tell":
-        return found, verdict, f"too uncertain: a change of {options.min_effect * 100:g} % matters"
-    drifted = _largest_drift(before, after)
+        return found, verdict, f"too uncertain: a change of {min_effect * 100:g} % matters"
+    drifted = _largest_drift([*before, *after])
     if verdict != "same" and abs(drifted) >= abs(relative.difference):
         return found, "cannot tell", "step times drift within a recording as much as they differ between the two"
     return found, verdict, None
@@ -324,9 +333,9 @@ def interval_of(before: Sequence[Floats], after: Sequence[Floats]) -> Interval:
     return change.interval(before[0], after[0])
 
 
-def _largest_drift(before: Side, after: Side) -> float:
+def _largest_drift(recordings: Sequence[Floats]) -> float:
     """The largest sure drift within a recording, as a share of its step; 0 where none is sure."""
-    drifts = [change.drift(walls) for side in (before, after) for walls in side.walls]
+    drifts = [change.drift(walls) for walls in recordings]
     sure = [found.difference for found in drifts if found and (found.low > 0 or found.high < 0)]
     return max(sure, key=abs, default=0.0)
 

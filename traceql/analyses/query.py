@@ -1,7 +1,7 @@
 """Questions in SQL, about a trace's tables and every result table."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -56,19 +56,32 @@ def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
         QueryError: it is no query, or names a table, column or function that is not there.
         MissingDataError: the trace does not hold what a table is made from.
     """
+    frame, named = answered(sql, lambda name: _made(trace, name, selection))
+    return Answer(frame, tuple(_notes(trace, sql, frame, named, selection)))
+
+
+def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFrame, dict[str, pl.LazyFrame]]:
+    """The answer to a query about tables of any kind, and the tables that it names, as it writes their names.
+
+    Args:
+        sql: one query (SELECT, WITH or EXPLAIN), in polars' SQL.
+        made: makes a table that the query names, in whatever case; raises a TraceqlError where there is none.
+
+    Raises:
+        QueryError: it is no query, or names a column or function that is not there.
+    """
     if not _QUERY.match(sql):
         raise QueryError("this is not a query", "Begin with SELECT or WITH; `traceql tables` lists the tables.")
     context = pl.SQLContext[pl.LazyFrame]()
     named: dict[str, pl.LazyFrame] = {}
     while True:
         try:
-            frame = context.execute(sql).collect()
-            return Answer(frame, tuple(_notes(trace, sql, frame, named, selection)))
+            return context.execute(sql).collect(), named
         except pl.exceptions.SQLInterfaceError as fault:
             missing = _NO_TABLE.search(str(fault))
             if missing is None or missing[1] in named:
                 raise _explained(fault, named) from fault
-            named[missing[1]] = _made(trace, missing[1], selection)
+            named[missing[1]] = made(missing[1])
             context.register(missing[1], named[missing[1]])  # pyright: ignore[reportUnknownMemberType] - as pandas, say
         except pl.exceptions.PolarsError as fault:
             raise _explained(fault, named) from fault

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,21 @@ def read_manifest(folder: Path) -> Manifest:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no manifest of a capture: {error}", "Capture again.") from error
+
+
+def capture_of(file: Path) -> tuple[Path, Manifest] | None:
+    """The folder and the manifest of the capture that made a file; None where no manifest of its is beside it.
+
+    A manifest that cannot be read, or that is about other files, is no help and does no harm.
+    """
+    for folder in file.absolute().parents[:2]:
+        if not (folder / NAME).is_file():
+            continue
+        with suppress(InputError, MissingDataError):
+            manifest = read_manifest(folder)
+            if any((folder / each.path).resolve() == file.resolve() for each in manifest.profile.files):
+                return folder, manifest
+    return None
 
 
 class _Versioned(msgspec.Struct):

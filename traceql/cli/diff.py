@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceql.cli.loading import check_run_output
-from traceql.cli.options import FORMATS, StepRange, load_options, output_form, output_options, rank_option
+from traceql.cli.options import FORMATS, Percent, StepRange, load_options, output_form, output_options, rank_option
 from traceql.cli.output import formatted, write_output
 from traceql.cli.progress import read_progress
 from traceql.cli.report import write_diff_report
@@ -69,23 +69,6 @@ class GateType(click.ParamType["Gate"]):
             return Gate.parse_named(str(value)) if self._named else Gate.parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-class Percent(click.ParamType[float]):
-    """A percentage such as `1%` or `0.5`."""
-
-    name = "PCT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As a share."""
-        text = str(value).strip().removesuffix("%").strip()
-        try:
-            share = float(text) / 100
-        except ValueError:
-            share = -1.0
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is not a percentage from 0 to 100", param, ctx)
-        return share
 
 
 @click.command("diff", cls=DiffCommand, epilog="Example: traceql diff before.json.gz after.json.gz --by kernel")

@@ -83,6 +83,23 @@ class TimeRange(click.ParamType[tuple[int | None, int | None]]):
         return start, end
 
 
+class Percent(click.ParamType[float]):
+    """A percentage such as `1%` or `0.5`."""
+
+    name = "PCT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As a share."""
+        text = str(value).strip().removesuffix("%").strip()
+        try:
+            share = float(text) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            self.fail(f"{value!r} is not a percentage from 0 to 100", param, ctx)
+        return share
+
+
 def combine(*decorators: Decorator) -> Decorator:
     """One decorator that applies all, the first being the first in the help."""
 

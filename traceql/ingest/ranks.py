@@ -79,6 +79,13 @@ def ranks_in_names(names: Sequence[str]) -> list[int | None]:
     return [next(iter(place.values()), None) for place in places]
 
 
+def without_rank(name: str) -> str:
+    """The name without what tells its rank, and without the signs that were around that: what a run's files share."""
+    for pattern in _RANK_IN_NAME.values():
+        name = pattern.sub("", name)
+    return re.sub(r"([-_.])[-_.]+", r"\1", name).strip("-_.")
+
+
 def _place(name: str) -> dict[str, int]:
     found = {kind: pattern.search(name) for kind, pattern in _RANK_IN_NAME.items()}
     return {kind: int(match.group(1)) for kind, match in found.items() if match}

@@ -57,7 +57,7 @@ def _found(text: str) -> list[FoundFile]:
 def _traces_in(folder: Path) -> list[Path]:
     """The files of a folder that are named like traces; files in its sub-folders are not."""
     try:
-        return sorted((p for p in folder.iterdir() if _TRACE_NAME.match(p.name) and p.is_file()), key=natural)
+        return sorted((p for p in folder.iterdir() if is_trace_name(p.name) and p.is_file()), key=natural)
     except OSError as error:
         raise InputError(f"{folder} cannot be listed: {error.strerror}", "Check its permissions.") from error
 
@@ -65,6 +65,11 @@ def _traces_in(folder: Path) -> list[Path]:
 def natural(path: Path) -> list[tuple[int, str]]:
     """Sorts by folder and name, numbers by value: TP-2 before TP-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def is_trace_name(name: str) -> bool:
+    """Whether a file in a folder is taken for a trace, by its name."""
+    return _TRACE_NAME.match(name) is not None
 
 
 def _identity(path: Path) -> object:

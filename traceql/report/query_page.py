@@ -1,5 +1,6 @@
 """Answers to queries and descriptions of tables, as text and as JSON."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -63,11 +64,23 @@ def tables_page(tables: dict[str, Table]) -> list[Section]:
     return [Section(table=TextTable((Column("table"), Column("holds", fit="wrap")), rows))]
 
 
-def table_page(table: Table) -> list[Section]:
-    """A table's columns: type, whether it may be null, meaning."""
+def store_page(tables: dict[str, Table], n_rows: dict[str, int], said: str, shared: Sequence[str]) -> list[Section]:
+    """Every table of a store with its rows; what is said of it, and the columns that all tables have."""
+    rows = tuple(
+        (name, fmt.count(n_rows.get(name, 0)), table.doc.split(". ")[0].rstrip(".")) for name, table in tables.items()
+    )
+    columns = (Column("table"), Column("rows", "right"), Column("holds", fit="wrap"))
+    note = f"Each begins with {', '.join(map(fmt.visible, shared))}."
+    return [Section(lines=(said,), table=TextTable(columns, rows), notes=(note,))]
+
+
+def table_page(table: Table, shared: Sequence[str] = ()) -> list[Section]:
+    """A table's columns: type, whether it may be null, meaning; and those that a store puts in front."""
     columns = (Column("column"), Column("type", drop=2), Column("null", drop=1), Column("meaning", fit="wrap"))
     rows = tuple(
         (column.name, str(pl.Schema({"": column.dtype})[""]), "may be" if column.nullable else "", column.doc)
         for column in table
+        if column.name not in shared
     )
-    return [Section(table.name, (table.doc,), TextTable(columns, rows))]
+    notes = (f"In front of these: {', '.join(map(fmt.visible, shared))}.",) if shared else ()
+    return [Section(table.name, (table.doc,), TextTable(columns, rows), notes)]
