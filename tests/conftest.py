@@ -1,5 +1,6 @@
-"""Shared by all tests: where the fixtures and the trace collection are."""
+"""Shared by all tests: where the fixtures and the trace collection are, and how they are run."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,12 @@ from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of what is tested
 settings.load_profile("untimed")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than cores: a good part of the time a test waits for a server."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SHARED = Path(__file__).parents[2] / "shared" / "traces"
