@@ -341,7 +341,9 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
 )
 def test_a_signal_ends_the_server_too(number: int, ready_after: str, tmp_path: Path) -> None:
     words = fake("--tp", "2", "--ready-after", ready_after, "--fail", "never-ends")
-    code = "from traceql.cli.capture import command; command()"
+    # where the tests run in the background of a script, SIGINT is ignored, and would be here
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from traceql.cli.capture import command; command()"
     arguments = ["sglang", "--out", str(tmp_path), *SMALL, "--", *words]
     with subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
