@@ -365,7 +365,7 @@ def test_one_rank_of_a_run(tmp_path):
     ("arguments", "said"),
     [
         ((STACK,), "name a window"),
-        ((STACK, "--step", "9"), "The steps are unknown: 0 to 2."),
+        ((STACK, "--step", "9"), "The steps are 0 to 2 (stage unknown)."),
         ((STACK, "--layer", "9"), "The layers are 0 to 3."),
         ((STACK, "--time", "1s:"), "It lasts 44.246 ms"),
         ((STACK, "--time", "5:6"), "is not a time such as 12.5ms"),

@@ -146,7 +146,7 @@ def _selected(steps: pl.DataFrame, selection: Selection) -> pl.DataFrame:
         wanted = wanted.filter(pl.col("stage") == selection.stage)
     if not wanted.height:
         by_stage = steps.group_by("stage").agg(pl.col("step").unique()).sort("stage").rows()
-        known = "; ".join(f"{stage}: {in_words(numbers)}" for stage, numbers in by_stage)
+        known = "; ".join(f"{in_words(numbers)} (stage {stage})" for stage, numbers in by_stage)
         raise MissingDataError("there is no such step", f"The steps are {known}.")
     return wanted
 
