@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Puts traces into a store, which traceql query and traceql trend take as one.
 
-    SOURCE is a trace, a folder (with all below it), a pattern, or a URL (s3://, gs://, az://, https://).
+    SOURCE is a trace, a folder (with all below it), a pattern, or a URL (s3://, gs://, az://, https://, hf://).
     Each file is in the store once: what is there is passed over, so an ingest that was stopped goes on where it was
     when it is repeated. A file that has changed, or was ingested by another version, takes the place of what was there.
     Files that cannot be read are named at the end, tried again by the next ingest, and make the exit status 1.

@@ -151,7 +151,7 @@ class _Worker:
             [sys.executable, "-c", code, paths],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"POLARS_MAX_THREADS": str(n_threads)},
+            env=os.environ | {"POLARS_MAX_THREADS": str(n_threads), "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
             start_new_session=True,  # Ctrl-C ends it through `kill`, with its decoders
         )
         self.is_dead = False

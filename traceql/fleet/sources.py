@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import translate
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 import msgspec
 import zstandard
@@ -19,8 +20,9 @@ from msgspec import structs
 from traceql.capture.manifest import NAME as CAPTURE_NAME
 from traceql.capture.manifest import read_manifest
 from traceql.errors import InputError, MissingDataError
+from traceql.fleet.hub import HubFolder
 from traceql.fleet.manifest import MARK, Origin, checked_run
-from traceql.fleet.storage import RemoteStorage, is_remote, place
+from traceql.fleet.storage import Found, RemoteStorage, is_hub, is_remote, place
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.ranks import ranks_in_names, without_rank
 from traceql.ingest.trace_files import is_trace_name, natural, no_trace_in, trace_files
@@ -69,6 +71,35 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def folder_name(self) -> str:
         """The last part of that."""
         return self.folder.rpartition("/")[2]
+
+
+class Remote(Protocol):
+    """Files below a URL, to be fetched. Paths are relative to it, with `/`."""
+
+    def files(self) -> Iterator[Found]:
+        """All of them, in no order."""
+        ...
+
+    def head(self, path: str) -> Found:
+        """What a listing says about one.
+
+        Raises:
+            InputError: there is none.
+        """
+        ...
+
+    def download(self, path: str, target: Path) -> None:
+        """Writes one into a file of this machine."""
+        ...
+
+
+def remote_at(location: str) -> Remote:
+    """What is at the URL of a folder.
+
+    Raises:
+        InputError: there cannot be anything, or what reads it is not installed.
+    """
+    return HubFolder(location) if is_hub(location) else RemoteStorage(location)
 
 
 @dataclass(frozen=True)
@@ -191,16 +222,16 @@ def _remote(url: str) -> Iterator[Source]:
     matches = re.compile(translate(url)).match if wildcard >= 0 else None
     if matches is None and is_trace_name(PurePosixPath(url).name):
         folder, _, name = url.rpartition("/")
-        stored = RemoteStorage(folder).head(name)
-        yield _of_object(url, stored.n_bytes, stored.state)
+        found = remote_at(folder).head(name)
+        yield _of_object(url, found.n_bytes, found.state)
         return
     n_found = 0
-    for stored in RemoteStorage(base).files():
-        location = f"{base}/{stored.path}"
-        name = PurePosixPath(stored.path).name
+    for found in remote_at(base).files():
+        location = f"{base}/{found.path}"
+        name = PurePosixPath(found.path).name
         if is_trace_name(name) and name != CAPTURE_NAME and (matches is None or matches(location)):
             n_found += 1
-            yield _of_object(location, stored.n_bytes, stored.state)
+            yield _of_object(location, found.n_bytes, found.state)
     if not n_found:
         raise InputError(f"{url} holds no trace", "A trace is named *.json, *.json.gz, *.json.zst or *.json.xz.")
 

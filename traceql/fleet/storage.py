@@ -9,9 +9,10 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from traceql.errors import InputError, OutputError
 
@@ -24,19 +25,28 @@ if TYPE_CHECKING:
 UNFINISHED = ".traceql-unfinished"
 """What the names of files end with that are being written."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+]+):/+(.*)", re.IGNORECASE | re.DOTALL)
-_REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+_HUB = "hf"
+"""Of the Hugging Face Hub, which has no stores: see `traceql.fleet.hub`."""
+_REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", _HUB)
 _EXTRA = "Install it with `pip install 'traceql[cloud]'`."
 
 
-class Stored(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Found:
     """A file as listed."""
 
     path: str
-    """Relative to the storage, with `/`."""
+    """Relative to where it is looked for, with `/`."""
     n_bytes: int
-    modified: datetime
     state: str
     """Another one whenever the content may be another: time and inode of a file, the entity tag of an object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored(Found):
+    """A file of a storage."""
+
+    modified: datetime
 
 
 class Storage(Protocol):
@@ -83,9 +93,14 @@ class Storage(Protocol):
 
 
 def is_remote(location: str | Path) -> bool:
-    """Whether it is the URL of an object store or web server; as a Path it has lost a slash."""
+    """Whether it is the URL of an object store, a web server or the Hub; as a Path it has lost a slash."""
     found = _SCHEME.fullmatch(str(location))
     return found is not None and found[1].lower() in _REMOTE
+
+
+def is_hub(location: str) -> bool:
+    """Whether a URL is of the Hugging Face Hub."""
+    return location.startswith(f"{_HUB}:")
 
 
 def place(location: str | Path) -> str:
@@ -105,9 +120,11 @@ def storage_at(location: str | Path) -> Storage:
     """The storage at a folder or URL, which need not exist.
 
     Raises:
-        InputError: the URL is of no kind that is known, or what reads it is not installed.
+        InputError: the URL is of no kind that is known or can be written, or what reads it is not installed.
     """
     where = place(location)
+    if is_hub(where):
+        raise InputError(f"{where}: the Hugging Face Hub has no stores, only traces", "Name a folder or object store.")
     return RemoteStorage(where) if is_remote(where) else LocalStorage(Path(where))
 
 
@@ -154,13 +171,13 @@ class LocalStorage:
     def files(self, below: str = "") -> Iterator[Stored]:
         """As `Storage`."""
         for folder, _, names in os.walk(self._folder / below):
-            for name in names:
-                path = Path(folder, name)
+            for path in (Path(folder, name) for name in names):
                 with suppress(OSError):  # it has gone meanwhile
                     stat = path.stat()
                     modified = datetime.fromtimestamp(stat.st_mtime, UTC)
                     state = f"{stat.st_mtime_ns}-{stat.st_ino}"
-                    yield Stored(path.relative_to(self._folder).as_posix(), stat.st_size, modified, state)
+                    name = path.relative_to(self._folder).as_posix()
+                    yield Stored(path=name, n_bytes=stat.st_size, modified=modified, state=state)
 
     def url(self, path: str) -> str:
         """As `Storage`."""
@@ -226,7 +243,7 @@ class RemoteStorage:
             plain: ClientConfig = {"allow_http": True} if location.startswith("http:") else {}
             self._store: ObjectStore = from_url(location, client_options=plain)
         except Exception as error:
-            raise InputError(f"{location}: {_first_line(error)}", "Check the URL.") from error
+            raise InputError(f"{location}: {first_line(error)}", "Check the URL.") from error
 
     def read(self, path: str) -> bytes | None:
         """As `Storage`."""
@@ -281,7 +298,7 @@ class RemoteStorage:
             InputError: there is none.
         """
         with _told(self.location):
-            return _stored(self._store.head(path))._replace(path=path)
+            return replace(_stored(self._store.head(path)), path=path)
 
     has_locks = False
 
@@ -293,7 +310,7 @@ class RemoteStorage:
 
 def _stored(item: "ObjectMeta") -> Stored:
     state = str(item["e_tag"] or item["version"] or item["last_modified"].isoformat())
-    return Stored(item["path"], item["size"], item["last_modified"], state)
+    return Stored(path=item["path"], n_bytes=item["size"], modified=item["last_modified"], state=state)
 
 
 @contextmanager
@@ -307,9 +324,10 @@ def _told(location: str) -> "Generator[None]":
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{location}: there is no such object", "Check the URL.") from error
         raise OutputError(
-            f"{location}: {_first_line(error)}", "Check the URL, and the keys and region in the environment."
+            f"{location}: {first_line(error)}", "Check the URL, and the keys and region in the environment."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+def first_line(error: Exception) -> str:
+    """What an error of a library says, as far as it fits into a message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]

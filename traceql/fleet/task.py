@@ -17,8 +17,8 @@ from traceql.diffing import pace_of
 from traceql.errors import InputError, TraceqlError
 from traceql.fleet.kept import frames_of
 from traceql.fleet.manifest import DataFile, Entry, Facts, Recipe, data_path
-from traceql.fleet.sources import Source, host_of, origin_of, placed, recorded_at
-from traceql.fleet.storage import RemoteStorage, Storage, storage_at
+from traceql.fleet.sources import Source, host_of, origin_of, placed, recorded_at, remote_at
+from traceql.fleet.storage import Storage, storage_at
 from traceql.fleet.store import Store
 from traceql.trace import load
 
@@ -113,7 +113,7 @@ def _local_copy(source: Source) -> Generator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="traceql-") as folder:
         target = Path(folder) / source.name
-        RemoteStorage(source.folder).download(source.name, target)
+        remote_at(source.folder).download(source.name, target)
         yield target
 
 
