@@ -98,6 +98,15 @@ class Table:
                 yield f"column {name} is not in the table"
 
 
+RANK = Column("rank", pl.Int16, "Process rank")
+DEVICE = Column("device", pl.Int16, "GPU ordinal")
+STEP = Column("step", pl.Int64, "Step")
+STAGE = Column("stage", pl.String, "decode, prefill, mixed or unknown")
+BATCH_SIZE = Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True)
+KERNEL_ID = Column("kernel_id", pl.Int64, "GPU activity")
+"""Columns that many tables have."""
+
+
 _RANK = Column("rank", pl.Int16, "Process rank; 0 when the trace names none")
 _START = Column("start_ns", pl.Int64, "Start, since the trace's first event")
 _DUR = Column("dur_ns", pl.Int64, "Length")

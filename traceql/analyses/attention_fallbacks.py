@@ -5,15 +5,15 @@ import polars as pl
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.counted_steps import PER_STEP, counted_steps, in_counted, per_step
 from traceql.analyses.summary import Selection
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 ATTENTION_FALLBACKS = Table(
     "attention_fallbacks",
     "One row per rank, device and kind of attention that is not done by a kernel of its own, over the steps counted. "
     "Sorted by rank, device, most kernel time first.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column(
         "kind",
         pl.String,

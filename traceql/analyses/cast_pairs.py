@@ -5,7 +5,7 @@ import polars as pl
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.counted_steps import PER_STEP, counted_steps, in_counted, per_step
 from traceql.analyses.summary import Selection
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 CAST_PAIRS = Table(
@@ -13,8 +13,8 @@ CAST_PAIRS = Table(
     "One row per rank, device and kind of pair: a cast a → b, and the next cast of as many elements on its stream in "
     "the same step, if that is b → a. Over the steps counted; only casts whose dtypes and size are recorded. Sorted by "
     "rank, device, most kernel time first.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("src_dtype", pl.String, "Dtype at first and in the end"),
     Column("dst_dtype", pl.String, "Dtype in between"),
     Column("n_elements", pl.Int64, "Elements of each cast"),

@@ -16,7 +16,7 @@ from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
 from traceql.names import ITEM_BYTES
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 KINDS = ("cast", "copy", "custom")
@@ -36,7 +36,7 @@ GATHERED_FRAC = 0.05
 LIKELY = 0.8
 """Confidence that a pool holds the dtype that the same step writes to it."""
 
-_PLACE_COLUMNS = (Column("rank", pl.Int16, "Process rank"), Column("device", pl.Int16, "GPU ordinal"))
+_PLACE_COLUMNS = (RANK, DEVICE)
 _FACTS = (
     Column("kind", pl.String, "cast, copy, or custom: (de)quantise and fused cast kernels"),
     Column("op", pl.String, "The op that launched it; of a group the most frequent one", nullable=True),

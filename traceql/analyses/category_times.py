@@ -2,14 +2,14 @@
 
 import polars as pl
 
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, STEP, Column, Table
 
 STEP_CATEGORIES = Table(
     "step_categories",
     "One row per step and category that ran in its window or was launched in it. Sorted by its first four columns.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
+    RANK,
+    DEVICE,
+    STEP,
     Column("category", pl.String, "Kernel category"),
     Column("group", pl.String, "The category's group"),
     Column("exclusive_ns", pl.Int64, "Exclusive time in the window; with idle it adds up to the step's wall"),

@@ -6,12 +6,12 @@ import numpy as np
 import polars as pl
 
 from traceql.arrays import Floats
-from traceql.tables import Column, Table
+from traceql.tables import RANK, Column, Table
 
 CLOCKS = Table(
     "clocks",
     "One row per rank: its clock against that of the lowest rank. Sorted by rank.",
-    Column("rank", pl.Int16, "Process rank"),
+    RANK,
     Column("offset_ns", pl.Float64, "How far it is ahead at time zero; null when nothing tells", nullable=True),
     Column("spread_ns", pl.Float64, "Median absolute deviation of what was found", nullable=True),
     Column("drift_ppm", pl.Float64, "How much faster it runs; null with too few collectives", nullable=True),

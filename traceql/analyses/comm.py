@@ -25,7 +25,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.clocks import END, END_TOGETHER, LEAST_FOR_CLOCK, aligned, clock_offsets
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, KERNEL_ID, RANK, Column, Table
 from traceql.trace import Trace
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "other")
@@ -34,10 +34,10 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 COLLECTIVES = Table(
     "collectives",
     "One row per communication kernel: what it did, with whom, and how long it waited. Sorted by rank, start.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("stream", pl.Int64, "Stream number as recorded"),
-    Column("kernel_id", pl.Int64, "GPU activity"),
+    KERNEL_ID,
     Column("step", pl.Int64, "Step that launched it", nullable=True),
     Column("collective_id", pl.Int64, "The same on all ranks of a collective; null when not matched", nullable=True),
     Column("match", pl.String, "How it was matched: sequence (number recorded) or order; null when not", nullable=True),
@@ -61,7 +61,7 @@ COLLECTIVES = Table(
 RANK_WAITS = Table(
     "rank_waits",
     "One row per rank: its communication, what of it was waiting, and how often the others waited for it.",
-    Column("rank", pl.Int16, "Process rank"),
+    RANK,
     Column("n_collectives", pl.Int64, "Communication kernels"),
     Column("n_matched", pl.Int64, "Of them, matched with those of the other ranks"),
     Column("comm_kernel_ns", pl.Int64, "Sum of the durations of all communication kernels"),

@@ -6,15 +6,15 @@ from traceql.analyses.attribution import Attribution
 from traceql.analyses.comm import collectives_of
 from traceql.analyses.counted_steps import PER_STEP, counted_steps, in_counted, per_step
 from traceql.analyses.summary import Selection
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 COMM_TAILS = Table(
     "comm_tails",
     "One row per rank, device, name and size of communication kernel, over the steps counted. Sorted by rank, device, "
     "most kernel time first.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("short_name", pl.String, "Readable name of the kernel"),
     Column("bytes", pl.Int64, "The larger of input and output, where recorded", nullable=True),
     Column("n_kernels", pl.Int64, "Kernels of this name and size"),

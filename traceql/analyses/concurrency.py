@@ -6,15 +6,15 @@ import polars as pl
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.comm import CATEGORY
 from traceql.arrays import Ints
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 COMM_OVERLAP = Table(
     "comm_overlap",
     "One row per step window: what ran in it, as unions of time. Sorted by its first three columns. "
     "A device without windows has one row with a null step, from its first to its last GPU activity.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("step", pl.Int64, "Step in whose window the time lies", nullable=True),
     Column("comm_ns", pl.Int64, "A communication kernel runs; exposed + overlapped, exactly"),
     Column("exposed_ns", pl.Int64, "Only communication runs"),

@@ -20,7 +20,7 @@ from traceql.arrays import Ints
 from traceql.errors import MissingDataError
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
 LIMITS = ("host", "gpu", "communication", "dependency", "unknown")
@@ -43,7 +43,7 @@ CRITICAL_PATH = Table(
     "steps. Sorted by rank, device, step, start.",
     Column("rank", pl.Int16, "Process rank of the step"),
     Column("device", pl.Int16, "GPU ordinal of the step"),
-    Column("step", pl.Int64, "Step"),
+    STEP,
     Column("start_ns", pl.Int64, "Start; of a replay with changes, the replayed one"),
     Column("dur_ns", pl.Int64, "Length, above zero"),
     Column("kind", pl.String, ", ".join(KINDS)),
@@ -68,10 +68,10 @@ PATH_PARTS = Table(
 PATH_STEPS = Table(
     "path_steps",
     "One row per complete, separable step selected: what its critical path is spent in. Sorted by rank, device, step.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
+    RANK,
+    DEVICE,
+    STEP,
+    STAGE,
     Column("wall_ns", pl.Int64, "Length of the window"),
     *(Column(f"{limit}_ns", pl.Int64, f"Of the path: {limit}") for limit in LIMITS),
     Column("other_rank_ns", pl.Int64, "Of the path: on another rank, which this one waited for"),

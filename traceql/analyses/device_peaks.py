@@ -3,14 +3,14 @@
 import polars as pl
 
 from traceql.devices import DeviceSpec, known_devices
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 DEVICE_PEAKS = Table(
     "device_peaks",
     "One row per rank and device: what it is and can do at most (rules/devices.yaml). Sorted by rank, device.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("name", pl.String, "As the trace names it", nullable=True),
     Column("spec", pl.String, "The row of rules/devices.yaml; null for an unknown device", nullable=True),
     Column("peak_bytes_per_s", pl.Float64, "Peak memory bandwidth", nullable=True),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceql.tables import Column, Dtype, Table
+from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Dtype, Table
 
 
 def _both(name: str, dtype: Dtype, doc: str, *, nullable: bool = False) -> tuple[Column, Column]:
@@ -89,11 +89,11 @@ COMPARED_STEPS = Table(
     "One row per step compared. Sorted by side (before first), recording, rank, device, step.",
     Column("side", pl.String, "before or after"),
     Column("recording", pl.Int64, "Number of the recording on its side, 0-based"),
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    RANK,
+    DEVICE,
+    STEP,
+    STAGE,
+    BATCH_SIZE,
     Column("wall_ns", pl.Int64, "Length of the window"),
     Column("busy_ns", pl.Int64, "Union of GPU activity in it"),
     Column("kernel_ns", pl.Int64, "Sum of the durations of what the step launched"),

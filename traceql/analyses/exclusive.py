@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from traceql.arrays import Ints
-from traceql.tables import Column, Table
+from traceql.tables import KERNEL_ID, Column, Table
 
 EXCLUSIVE = Table(
     "exclusive",
     "One row per GPU activity that takes time and region that it runs in. Sorted by kernel_id, region.",
-    Column("kernel_id", pl.Int64, "GPU activity"),
+    KERNEL_ID,
     Column("region", pl.Int64, "Number of the region, between two borders, on the activity's device"),
     Column("exclusive_ns", pl.Int64, "Its exclusive time there"),
 )

@@ -12,7 +12,7 @@ from traceql.analyses.counted_steps import PER_STEP, counted_steps, in_counted, 
 from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.summary import Selection
 from traceql.names import ITEM_BYTES, torch_dtype
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 GEMMS = Table(
@@ -20,8 +20,8 @@ GEMMS = Table(
     "One row per rank, device, operator and shape of matrix product (aten::mm, addmm, bmm, baddbmm, _scaled_mm), over "
     "the steps counted; empty without recorded shapes. A product of several kernels (split-K) counts once, with the "
     "time of all. Sorted by rank, device, most kernel time first.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("op", pl.String, "Operator"),
     Column("batch", pl.Int64, "Products in one call; 1 but for bmm"),
     Column("m", pl.Int64, "Rows of the result: tokens, in a linear layer"),

@@ -4,13 +4,13 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.idle import BLOCKING_COPY
-from traceql.tables import Column, Table
+from traceql.tables import RANK, Column, Table
 from traceql.trace import Trace
 
 HOST_WAITS = Table(
     "host_waits",
     "One row per call in which a host thread waits for the GPU. Sorted by rank, start.",
-    Column("rank", pl.Int16, "Process rank"),
+    RANK,
     Column("thread_id", pl.Int32, "Host thread"),
     Column("launch_id", pl.Int64, "The call"),
     Column("name", pl.String, "Name of the call"),

@@ -26,7 +26,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.arrays import Ints
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
 CAUSES = ("no_work", "sync", "launch", "dependency", "gpu_gap", "unknown")
@@ -36,8 +36,8 @@ IDLE = Table(
     "idle",
     "One row per gap: a maximal stretch of a step's window in which its device runs nothing. The gaps of a step add up "
     "to its idle_ns. Sorted by rank, device, step, start.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("step", pl.Int64, "Step in whose window the gap lies"),
     Column("start_ns", pl.Int64, "Beginning: the end of the last activity, or of the window before"),
     Column("dur_ns", pl.Int64, "Length, above zero"),

@@ -6,11 +6,11 @@ What the methods share that know such intervals, be they module calls, annotatio
 import polars as pl
 
 from traceql.analyses.layer_tables import PLACEMENT
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, KERNEL_ID, RANK, Column, Table
 from traceql.trace import Trace
 
 _INTERVAL = (
-    Column("rank", pl.Int16, "Process rank"),
+    RANK,
     Column("thread_id", pl.Int32, "Host thread"),
     Column("start_ns", pl.Int64, "Start on the host"),
     Column("end_ns", pl.Int64, "End on the host"),
@@ -34,9 +34,9 @@ LAYER_PARTS = Table(
 LAUNCHED = Table(
     "launched",
     "One row per GPU activity whose launch call is known. Sorted by launch.",
-    Column("kernel_id", pl.Int64, "GPU activity"),
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    KERNEL_ID,
+    RANK,
+    DEVICE,
     Column("step", pl.Int64, "Step that launched it"),
     Column("group", pl.String, "Its category's group"),
     Column("thread_id", pl.Int32, "Host thread of the launch call"),

@@ -10,7 +10,7 @@ from traceql.analyses.summary import Selection, selected_steps
 from traceql.errors import MissingDataError
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, KERNEL_ID, RANK, STEP, Column, Table
 from traceql.trace import Trace
 
 _PASS = Column("model_pass", pl.Int64, "Forward pass within the step, 0-based")
@@ -112,10 +112,10 @@ LAYER_KERNELS = Table(
     "layer_kernels",
     "One row per GPU activity of one layer in one step. Sorted by start.",
     Column("position", pl.Int64, "0-based, in order of start"),
-    Column("kernel_id", pl.Int64, "GPU activity"),
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
+    KERNEL_ID,
+    RANK,
+    DEVICE,
+    STEP,
     _PASS,
     _NUMBER,
     Column(

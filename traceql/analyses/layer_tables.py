@@ -2,12 +2,12 @@
 
 import polars as pl
 
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, KERNEL_ID, RANK, STEP, Column, Table
 
 PLACEMENT = Table(
     "layer_placement",
     "What one method found: one row per GPU activity of the steps that it could take apart. Sorted by kernel_id.",
-    Column("kernel_id", pl.Int64, "GPU activity"),
+    KERNEL_ID,
     Column("section", pl.String, "prologue, layer or epilogue; null when not attributed", nullable=True),
     Column("model_pass", pl.Int64, "Forward pass within the step, 0-based; null outside layers", nullable=True),
     Column("layer", pl.Int64, "Layer within the pass, 0-based, in order of execution", nullable=True),
@@ -18,7 +18,7 @@ PLACEMENT = Table(
 KERNEL_LAYERS = Table(
     "kernel_layers",
     "One row per GPU activity: the layer it belongs to. Sorted by kernel_id.",
-    Column("kernel_id", pl.Int64, "GPU activity"),
+    KERNEL_ID,
     Column(
         "section",
         pl.String,
@@ -49,9 +49,9 @@ KERNEL_LAYERS = Table(
 )
 
 _STEP = (
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
+    RANK,
+    DEVICE,
+    STEP,
 )
 _LAYER = (
     Column("model_pass", pl.Int64, "Forward pass within the step, 0-based"),

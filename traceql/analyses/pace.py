@@ -9,7 +9,7 @@ from traceql.analyses.idle import CAUSES, idle_gaps
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
-from traceql.tables import Column, Table
+from traceql.tables import DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
 _METHOD_VERSION = 1
@@ -17,14 +17,14 @@ _METHOD_VERSION = 1
 HOST_BOUND_FRAC = 0.10
 """From this share of wall on that the GPU waits for the host (`launch` + `sync`) a step is host-bound."""
 
-_PLACE_COLUMNS = (Column("rank", pl.Int16, "Process rank"), Column("device", pl.Int16, "GPU ordinal"))
+_PLACE_COLUMNS = (RANK, DEVICE)
 
 STEP_PACE = Table(
     "step_pace",
     "One row per step that has a window. Sorted by rank, device, step.",
     *_PLACE_COLUMNS,
-    Column("step", pl.Int64, "Step"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
+    STEP,
+    STAGE,
     Column("is_complete", pl.Boolean, "Has a next step to end its window"),
     Column("wall_ns", pl.Int64, "Length of the window"),
     Column("idle_ns", pl.Int64, "Of it, without any GPU activity"),

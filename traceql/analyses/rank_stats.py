@@ -8,14 +8,14 @@ import polars as pl
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.step_windows import window_times
 from traceql.analyses.summary import Selection, Summary, summarize
-from traceql.tables import Column, Table
+from traceql.tables import RANK, Column, Table
 from traceql.trace import Trace
 
 RANK_STATS = Table(
     "rank_stats",
     "One row per rank and device of a run: medians over its complete steps selected. Where a summary's scope is "
     "`trace`, n_steps is 0 and the figures are those of the device's one window. Sorted by rank, device.",
-    Column("rank", pl.Int16, "Process rank"),
+    RANK,
     Column("device", pl.Int16, "GPU ordinal; null for a rank without GPU activity", nullable=True),
     Column("name", pl.String, "Name of the rank's file"),
     Column("n_steps", pl.Int64, "Complete steps"),

@@ -21,7 +21,7 @@ from traceql.analyses.layering import Layering
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.step_facts import step_facts
 from traceql.errors import InputError, TraceqlError
-from traceql.tables import Column, Table
+from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
 FORMAT_VERSION = 1
@@ -29,17 +29,17 @@ FORMAT_VERSION = 1
 SUFFIX = ".traceql-baseline"
 
 _STEP = (
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
+    RANK,
+    DEVICE,
+    STEP,
 )
 
 RECORDED_STEPS = Table(
     "recorded_steps",
     "One row per complete, separable step of a recording. Sorted by rank, device, step.",
     *_STEP,
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    STAGE,
+    BATCH_SIZE,
     Column("wall_ns", pl.Int64, "Length of the window"),
     Column("busy_ns", pl.Int64, "Union of GPU activity in it"),
     Column("kernel_ns", pl.Int64, "Sum of the durations of what the step launched"),

@@ -17,7 +17,7 @@ from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.summary import Selection, outliers
-from traceql.tables import Column, Table
+from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
 TINY_NS = 5_000
@@ -27,11 +27,11 @@ STEP_FACTS = Table(
     "step_facts",
     "One row per step, rank and device: what rules ask of a step. Times are by window unless the column says by "
     "launch; null where the step has no window. Sorted by rank, device, step.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    RANK,
+    DEVICE,
+    STEP,
+    STAGE,
+    BATCH_SIZE,
     Column("is_complete", pl.Boolean, "Has a next step to end its window"),
     Column("separable", pl.Boolean, "Its window overlaps no other step's"),
     Column("is_counted", pl.Boolean, "Figures count it: complete, with a window; any with a window where none is"),

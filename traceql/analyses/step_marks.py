@@ -14,17 +14,17 @@ import polars as pl
 
 from traceql.memo import remembered
 from traceql.resources import resource
-from traceql.tables import Column, Table
+from traceql.tables import BATCH_SIZE, RANK, STAGE, Column, Table
 
 STEP_MARKS = Table(
     "step_marks",
     "One row per iteration of the engine: its interval on the host. Sorted by rank, start.",
-    Column("rank", pl.Int16, "Process rank"),
+    RANK,
     Column("step", pl.Int64, "0-based, in order of time, within the rank"),
     Column("thread_id", pl.Int32, "Host thread of the mark"),
     Column("label", pl.String, "Text of the annotation, or what the step was found by"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    STAGE,
+    BATCH_SIZE,
     Column("start_ns", pl.Int64, "Start on the host"),
     Column("end_ns", pl.Int64, "End on the host; drafting passes that follow are included"),
     Column("is_annotation", pl.Boolean, "The interval was recorded as an annotation"),

@@ -4,17 +4,17 @@ import numpy as np
 import polars as pl
 
 from traceql.analyses.exclusive import exclusive_time
-from traceql.tables import Column, Table
+from traceql.tables import BATCH_SIZE, DEVICE, KERNEL_ID, RANK, STAGE, Column, Table
 
 STEPS = Table(
     "steps",
     "One row per step, rank and device. Sorted by rank, device, step.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("step", pl.Int64, "0-based, in order of time"),
     Column("label", pl.String, "Text of the annotation, or how the step was found"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    STAGE,
+    BATCH_SIZE,
     Column(
         "start_ns",
         pl.Int64,
@@ -47,7 +47,7 @@ STEPS = Table(
 KERNEL_STEPS = Table(
     "kernel_steps",
     "One row per GPU activity: the step that launched it. Sorted by kernel_id.",
-    Column("kernel_id", pl.Int64, "GPU activity"),
+    KERNEL_ID,
     Column("step", pl.Int64, "Step; null before the first one, and without a launch", nullable=True),
     Column(
         "section",
@@ -60,8 +60,8 @@ KERNEL_STEPS = Table(
 WINDOW_TIMES = Table(
     "window_times",
     "One row per step window and GPU activity that runs in it. Sorted by rank, device, step, kernel_id.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
+    RANK,
+    DEVICE,
     Column("step", pl.Int64, "Step in whose window the time lies"),
     Column("kernel_id", pl.Int64, "GPU activity, whichever step launched it"),
     Column("exclusive_ns", pl.Int64, "Its exclusive time in the window"),

@@ -15,7 +15,7 @@ import polars as pl
 from traceql.analyses.diff import MIN_EFFECT, by_step, median_of, verdict_of
 from traceql.arrays import Floats
 from traceql.errors import MissingDataError
-from traceql.tables import Column, Table
+from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
 
 RUN_STEPS = Table(
     "run_steps",
@@ -28,11 +28,11 @@ RUN_STEPS = Table(
     Column("model", pl.String, "What it served", nullable=True),
     Column("world_size", pl.Int64, "Ranks of the job", nullable=True),
     Column("control_tokens_per_s", pl.Float64, "Of the run, without the profiler", nullable=True),
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    RANK,
+    DEVICE,
+    STEP,
+    STAGE,
+    BATCH_SIZE,
     Column("wall_ns", pl.Int64, "Length of the window"),
 )
 

@@ -12,7 +12,7 @@ from traceql.analyses.replay_graph import ReplayGraph
 from traceql.analyses.summary import Selection
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
-from traceql.tables import Column, Table
+from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
 LEAST_HOST_FACTOR = 0.05
@@ -23,11 +23,11 @@ NO_GAIN_FRAC = 0.01
 WHATIF_STEPS = Table(
     "whatif_steps",
     "One row per complete, separable step counted. Sorted by rank, device, step.",
-    Column("rank", pl.Int16, "Process rank"),
-    Column("device", pl.Int16, "GPU ordinal"),
-    Column("step", pl.Int64, "Step"),
-    Column("stage", pl.String, "decode, prefill, mixed or unknown"),
-    Column("batch_size", pl.Int64, "Running requests, where the annotation tells", nullable=True),
+    RANK,
+    DEVICE,
+    STEP,
+    STAGE,
+    BATCH_SIZE,
     Column("recorded_wall_ns", pl.Int64, "Wall as recorded"),
     Column("replayed_wall_ns", pl.Int64, "Wall of the replay with nothing changed"),
     Column("predicted_wall_ns", pl.Int64, "Wall of the replay with the changes"),
