@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from conftest import FIXTURES
-from reference_slice import dropped, events_of, expected_step, keys_of, text_of
+from reference_slice import dropped, events_of, expected_step, keys_of, perfetto_thread, text_of
 
 import traceql
 from traceql.analyses import kernel_layers, kernel_steps, steps
@@ -66,11 +66,16 @@ def assert_is_step(source, out, step):
     have = Counter(text for _, text in written)
     moved, changed = wanted - have, have - wanted
     tracks = {(e["pid"], e["tid"]) for e, _ in written if e["ph"] == "M" and "(overlap" in str(e["args"].get("name"))}
-    without_tid = Counter()
+    old = {(e["pid"], e.get("tid")) for e, _ in events}
+    renumbered, without_tid = set(), Counter()
     for event, text in written:
-        if text in changed and event["ph"] != "M":
-            assert (event["pid"], event["tid"]) in tracks
+        thread = event["pid"], event.get("tid")
+        if text in changed and (event["ph"] != "M" or thread not in tracks):
+            assert thread not in old
+            renumbered |= {thread} - tracks
             without_tid[json.dumps({k: v for k, v in json.loads(text).items() if k != "tid"})] += 1
+    odd = {thread for each in map(json.loads, moved) if perfetto_thread(each) != (thread := (each["pid"], each["tid"]))}
+    assert len(renumbered) <= len(odd)
     assert without_tid == Counter(
         json.dumps({k: v for k, v in json.loads(text).items() if k != "tid"}) for text in moved.elements()
     )

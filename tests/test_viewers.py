@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Chromium, find_chromium
+from chromium import Chromium
 from click.testing import CliRunner
 from conftest import FIXTURES
 from perfetto import Perfetto
@@ -28,15 +28,10 @@ LARGEST_BYTES = 3_000_000
 
 
 @pytest.fixture(scope="module")
-def perfetto() -> Iterator[Perfetto]:
-    path = find_chromium()
-    if path is None:
-        pytest.fail("Chromium is not installed; Debian has it as chromium-headless-shell")
-    browser = Chromium(path)
+def perfetto(browser: Chromium) -> Iterator[Perfetto]:
     engine = Perfetto(browser)
     yield engine
     engine.close()
-    browser.close()
 
 
 def written(command: str, sources: list[Path], out: Path, *options: str) -> Path:
