@@ -113,10 +113,11 @@ class Chromium:
     def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, anchor: str = "") -> float:
         """Opens a file and waits until it is loaded; returns the seconds that took."""
         self.look(width, height, dark=dark)
-        self._go("about:blank")
-        return self._go(page.resolve().as_uri() + anchor)
+        self.visit("about:blank")
+        return self.visit(page.resolve().as_uri() + anchor)
 
-    def _go(self, url: str) -> float:
+    def visit(self, url: str) -> float:
+        """Goes to an address and waits until it is loaded; returns the seconds that took."""
         self.events.clear()
         began = time.monotonic()
         self.call("Page.navigate", url=url)

@@ -1,9 +1,11 @@
 """Shared by all tests: where the fixtures and the trace collection are, and how they are run."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chromium import Chromium, find_chromium
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of what is tested
@@ -23,6 +25,17 @@ SHARED = Path(__file__).parents[2] / "shared" / "traces"
 def fixtures() -> Path:
     """The folder of the committed fixtures."""
     return FIXTURES
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    """A browser with one page."""
+    path = find_chromium()
+    if path is None:
+        pytest.fail("Chromium is not installed; Debian has it as chromium-headless-shell")
+    chromium = Chromium(path)
+    yield chromium
+    chromium.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import json
 import lzma
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 
 import zstandard
 
@@ -57,14 +57,29 @@ def keys_of(path):
     return {key: value for key, value in document.items() if key != "traceEvents"} if isinstance(document, dict) else {}
 
 
+def perfetto_ns(us):
+    """What Perfetto makes of a time in µs: integers as they are, doubles times 1000, rounded half away from zero."""
+    us = float(us)
+    return int(us) * 1000 if us.is_integer() else int(Decimal(us * 1000.0).to_integral_value(ROUND_HALF_UP))
+
+
+def perfetto_thread(event):
+    """What Perfetto takes for an event's thread: the process's own where the number is not in its range."""
+    pid, tid = (0 if isinstance(n, int) and not 0 < n < 1 << 32 else n for n in (event["pid"], event["tid"]))
+    return pid, pid if tid == 0 else tid
+
+
 def dropped(path):
-    """How many slices a viewer drops: as Perfetto's tracker stacks them, by its own reading of the times."""
+    """How many slices a viewer drops: as Perfetto's tracker stacks them, by its own reading of times and threads.
+
+    `tests/test_viewers.py` compares it with Perfetto's own engine.
+    """
     by_thread = defaultdict(list)
     document = json.loads(text_of(path))
     for event in document["traceEvents"] if isinstance(document, dict) else document:
-        if event["ph"] == "X":
-            start, dur = (int(float(event[key]) * 1000.0) for key in ("ts", "dur"))
-            by_thread[event["pid"], event["tid"]].append((start, -dur))
+        if event.get("ph") == "X":
+            start, dur = (perfetto_ns(event[key]) for key in ("ts", "dur"))
+            by_thread[perfetto_thread(event)].append((start, -dur))
     n_dropped = 0
     for slices in by_thread.values():
         stack = []

@@ -6,12 +6,11 @@
 import json
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Chromium, find_chromium
+from chromium import Chromium
 from report_pages import (
     AFTER_GRAPH,
     GRAPH,
@@ -31,16 +30,6 @@ pytestmark = pytest.mark.browser
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 DRAWN = "document.querySelectorAll('.plot .bars path').length"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    path = find_chromium()
-    if path is None:
-        pytest.fail("Chromium is not installed; Debian has it as chromium-headless-shell")
-    chromium = Chromium(path)
-    yield chromium
-    chromium.close()
 
 
 @pytest.fixture(scope="module")

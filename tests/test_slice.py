@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from conftest import FIXTURES
-from reference_slice import dropped, events_of, expected_step, keys_of, text_of
+from reference_slice import dropped, events_of, expected_step, keys_of, perfetto_thread, text_of
 
 import traceql
 from traceql.analyses import kernel_layers, kernel_steps, steps
@@ -66,11 +66,16 @@ def assert_is_step(source, out, step):
     have = Counter(text for _, text in written)
     moved, changed = wanted - have, have - wanted
     tracks = {(e["pid"], e["tid"]) for e, _ in written if e["ph"] == "M" and "(overlap" in str(e["args"].get("name"))}
-    without_tid = Counter()
+    old = {(e["pid"], e.get("tid")) for e, _ in events}
+    renumbered, without_tid = set(), Counter()
     for event, text in written:
-        if text in changed and event["ph"] != "M":
-            assert (event["pid"], event["tid"]) in tracks
+        thread = event["pid"], event.get("tid")
+        if text in changed and (event["ph"] != "M" or thread not in tracks):
+            assert thread not in old
+            renumbered |= {thread} - tracks
             without_tid[json.dumps({k: v for k, v in json.loads(text).items() if k != "tid"})] += 1
+    odd = {thread for each in map(json.loads, moved) if perfetto_thread(each) != (thread := (each["pid"], each["tid"]))}
+    assert len(renumbered) <= len(odd)
     assert without_tid == Counter(
         json.dumps({k: v for k, v in json.loads(text).items() if k != "tid"}) for text in moved.elements()
     )
@@ -239,6 +244,47 @@ def test_what_only_a_viewer_sees_overlap_is_moved_too(tmp_path):
     for digit in (1, 4, 7):
         assert f"{begin + digit / 10}" in text
     tids_of(tmp_path, document)
+
+
+def numbered(*threads: int):
+    """A trace of process 9, whose threads have a name and two slices each that end later from thread to thread."""
+    events = []
+    for i, tid in enumerate(threads):
+        events.append({"ph": "M", "name": "thread_name", "pid": 9, "tid": tid, "args": {"name": f"thread {tid}"}})
+        events += [
+            {"ph": "X", "cat": "cpu_op", "name": f"{tid}", "pid": 9, "tid": tid, "ts": ts + i, "dur": 10}
+            for ts in (0, 20)
+        ]
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+@pytest.mark.parametrize("odd", [0, -5, 1 << 32, 94235817463296])
+def test_a_thread_that_a_viewer_takes_for_another_gets_its_own_number(odd, tmp_path):
+    """Perfetto takes such a number for that of the process, which its main thread has too."""
+    source, out = tmp_path / "source.json", tmp_path / "out.json"
+    source.write_text(json.dumps(numbered(odd, 9)))
+    assert dropped(source) == 2
+    result = run(source, "--time", "0ns:", "-o", out, "--no-cache")
+    assert "1 thread renumbered: " in result.stderr
+    assert "overlap" not in result.stderr
+    assert dropped(out) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    main = [event for event in events if event["tid"] == 9]
+    other = [event for event in events if event["tid"] != 9]
+    assert main == numbered(odd, 9)["traceEvents"][3:]
+    [new] = {event["tid"] for event in other}
+    assert new in range(1, 2**31)
+    assert [event | {"tid": odd} for event in other] == numbered(odd, 9)["traceEvents"][:3]
+
+
+def test_odd_numbers_that_nothing_is_taken_for_stay(tmp_path):
+    tids = {event["tid"] for event in tids_of(tmp_path, numbered(-5, 7))[1]}
+    assert tids == {-5, 7}
+
+
+def test_of_two_odd_numbers_the_first_stays(tmp_path):
+    tids = {event["tid"] for event in tids_of(tmp_path, numbered(-5, -6, 7))[1]}
+    assert tids == {-5, 7, 10}  # 9 is the process
 
 
 def test_a_thread_named_by_text_keeps_its_stream(tmp_path):

@@ -24,7 +24,8 @@ def command(source: Source) -> None:
     Of several, a folder or a pattern (the ranks of a run) choose one with --rank; `traceql merge` takes all.
     Kept are the window's GPU activities, their launches, the operators and Python frames around these, what the
     host did in the meantime, arrows with both ends, and all metadata: each event as it stands in TRACE, to the
-    byte. Only slices that overlap go to an extra track, as viewers drop them. The options narrow each other.
+    byte. Only what viewers would drop or mix up moves to a track of its own: slices that overlap, and threads with
+    odd numbers. The options narrow each other.
     """
     if source.wish is None:
         raise click.UsageError("name a window: --step, --stage, --layer, --time or --around.")

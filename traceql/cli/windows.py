@@ -158,6 +158,9 @@ def say_written(written: "Written", words: Sequence[str], output: Path | None, n
         slices = f"{fmt.plural(written.n_moved, 'slice')} that {'overlaps' if written.n_moved == 1 else 'overlap'}"
         others = f"another put on {fmt.plural(written.n_tracks, 'extra track')}"
         click.echo(f"{slices} {others}: viewers drop what does not nest", err=True)
+    if written.n_renumbered:
+        threads = fmt.plural(written.n_renumbered, "thread")
+        click.echo(f"{threads} renumbered: Perfetto takes the number, as recorded, for another thread's", err=True)
     unpacked = f", {fmt.size(written.json_bytes)} of JSON" if n_bytes != written.json_bytes else ""
     click.echo(f"wrote {output or 'standard output'} ({fmt.size(n_bytes)}{unpacked})", err=True)
 

@@ -37,6 +37,8 @@ class Written:
     """Slices put on an extra track."""
     n_tracks: int = 0
     """Extra tracks."""
+    n_renumbered: int = 0
+    """Threads that were given a number of their own."""
     json_bytes: int = 0
     """Length of the document, unpacked."""
 
@@ -45,6 +47,7 @@ class Written:
         self.n_events += int(stays.sum())
         self.n_moved += extra.n_moved
         self.n_tracks += extra.n_tracks
+        self.n_renumbered += extra.n_renumbered
 
     def counted(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """The blocks, their length added up."""
