@@ -22,7 +22,8 @@ import orjson
 import polars as pl
 
 from traceql import fmt
-from traceql.analyses.casts import POOL_FRAC, CastReport
+from traceql.analyses.casts import CastReport
+from traceql.analyses.pool_verdicts import POOL_FRAC
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.plain import plain_rows
