@@ -66,6 +66,9 @@ def test_parquet_as_pyarrow_reads_it(trace, folders):
         frame = made(trace, name)
         assert read.column_names == frame.columns
         assert rows_of(read) == plain(frame.rows()), name
+        for column in tables()[name]:
+            told = {b"doc": column.doc.encode()} | ({b"unit": column.unit.encode()} if column.unit else {})
+            assert read.schema.field(column.name).metadata == told
 
 
 def test_arrow_as_pyarrow_reads_it(trace, folders):

@@ -1,8 +1,9 @@
 """Tables as files for other tools: one file a table, and `schema.json`, which says what every column is.
 
-A Parquet file carries its own part of the schema as well, JSON text under the key `traceql` of the file's metadata
-(DuckDB: `parquet_kv_metadata`, pyarrow: `read_metadata(...).metadata`). polars writes no metadata into Arrow files, and
-CSV has no place for any; for these schema.json is the only one.
+A Parquet file carries its own part of the schema as well: units and meanings in the metadata of its columns' fields
+(pyarrow: `read_schema(...).field(name).metadata`), and all of it as JSON text under the key `traceql` of the file's
+metadata (DuckDB: `parquet_kv_metadata`). polars writes no metadata into Arrow files, and CSV has no place for any; for
+these schema.json is the only one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import arro3.core
 import msgspec
 import orjson
 import polars as pl
@@ -29,7 +31,7 @@ KIND = "traceql export"
 """What schema.json says of itself: by it a folder is known again."""
 
 _NOTES: Mapping[str, str] = {
-    "parquet": "Each file's metadata has its part of this schema under the key `traceql`.",
+    "parquet": "A file's metadata has its part of this schema under the key `traceql`, a column's its unit and doc.",
     "csv": 'UTF-8 with a header line. An empty field is null; an empty text is "". A column with encoding `json` holds '
     "a list or struct as JSON text.",
     "arrow": "Arrow IPC files, not compressed.",
@@ -128,13 +130,22 @@ def _write(frame: pl.DataFrame, path: Path, form: str, document: dict[str, Any])
     """
     try:
         if form == "parquet":
-            frame.write_parquet(path, metadata={"traceql": orjson.dumps(document | _version()).decode()})
+            text = orjson.dumps(document | _version()).decode()
+            frame.write_parquet(path, metadata={"traceql": text}, arrow_schema=_fields(frame, document))
         elif form == "arrow":
             frame.write_ipc(path, compat_level=pl.CompatLevel.oldest())  # text as every reader has it, no views
         else:
             frame.write_csv(path)
     except pl.exceptions.ComputeError as error:
         raise OSError(str(error)) from error
+
+
+def _fields(frame: pl.DataFrame, document: dict[str, Any]) -> arro3.core.Schema:
+    """The frame's Arrow schema, with the unit and meaning of each column."""
+    plain = arro3.core.Schema.from_arrow(frame.schema)
+    columns: list[dict[str, str | None]] = document["columns"]
+    told = [{key: text for key in ("unit", "doc") if (text := column[key])} for column in columns]
+    return arro3.core.Schema([plain.field(i).with_metadata(metadata) for i, metadata in enumerate(told)])
 
 
 def _version() -> dict[str, Any]:
