@@ -16,6 +16,7 @@ from test_truth import METAMORPHIC, REAL, rewrite
 import traceql
 from traceql.analyses.captured import with_capture
 from traceql.analyses.casts import CAST_GROUPS, CASTS, CastReport, cast_groups, cast_report, casts
+from traceql.analyses.pool_casts import pool_casts
 from traceql.analyses.summary import Selection
 from traceql.cli.casts import command
 from traceql.errors import MissingDataError
@@ -195,6 +196,7 @@ def written(tmp_path: Path, events: list[dict[str, Any]], gpu: str | None = "NVI
 def decoding(
     *, n_steps: int = 4, n_layers: int = 4, cast_us: float = 20, name: str = UNROLLED, blocks: Any = POOL_BLOCKS,
     before: str = "set_kv_buffer_kernel", before_us: float = 2, writes: str = KV_WRITE, n_prefills: int = 0,
+    prefill_cast: tuple[str, int] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Steps of 1000 µs under CUDA graphs: in each layer the KV write, a kernel, the cast, attention and a GEMM."""
     events: list[dict[str, Any]] = []
@@ -205,7 +207,11 @@ def decoding(
         grid = [blocks(step) if callable(blocks) else blocks, 1, 1]
         layer = [("rms_norm_kernel", 5, {}), (writes, 2, {}), (before, before_us, {}), (name, cast_us, {"grid": grid}),
                  ("BatchMLAPagedAttentionKernel", 30, {}), ("nvjet_sm90_tst_64x8", 40, {})]  # fmt: skip
-        layer = [kernel for kernel in layer if kernel[0] != name or not is_prefill]
+        if is_prefill:
+            place = layer.index((name, cast_us, {"grid": grid}))
+            layer[place : place + 1] = (
+                [(prefill_cast[0], cast_us, {"grid": [prefill_cast[1], 1, 1]})] if prefill_cast else []
+            )
         for number, (kernel_name, dur, args) in enumerate(layer * n_layers):
             correlation = step * 1000 + number + 1
             events += [call(correlation, begin + 1 + number), kernel(kernel_name, correlation, at, dur, **args)]
@@ -274,6 +280,49 @@ def test_a_pool_cast_in_decode_only(tmp_path):
     assert pool["is_whole_pool"] is True
     assert "4 steps" in pool["whole_pool_reason"]
     assert pool["n_per_step"] == 4 * 4 / 6
+
+
+ELEMENTWISE = f"void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<{DIRECT}>>(int)"
+
+
+def cast_of_one_prefill(
+    tmp_path: Path, blocks: int, *, name: str = ELEMENTWISE, **about: Any
+) -> tuple[dict[str, Any], list[float]]:
+    """The group of the casts in one prefill step after four of decode, whose casts come from another kernel.
+
+    And how many casts of whole pools there are a step.
+    """
+    trace = written(tmp_path, decoding(n_steps=6, n_prefills=2, prefill_cast=(name, blocks), **about))
+    found = cast_groups(trace).filter(pl.col("short_name").str.starts_with("elementwise_kernel"), dst_dtype="bf16")
+    return found.row(0, named=True), pool_casts(trace)["n_per_step"].unique().to_list()
+
+
+def test_a_pool_of_other_steps_in_a_single_prefill(tmp_path):
+    """One step cannot tell whether its size ever changes; that decode steps cast the same pool whole does."""
+    group, n_per_step = cast_of_one_prefill(tmp_path, POOL_BLOCKS)
+    assert (group["is_whole_pool"], group["whole_pool_confidence"]) == (True, 0.85)
+    assert "another stage" in group["whole_pool_reason"]
+    assert n_per_step == [(4 * 4 + 4) / 5]
+
+
+NOT_THE_POOL = {
+    "larger": (POOL_BLOCKS + 1, {}, None, [4 * 4 / 5]),
+    "smaller": (POOL_BLOCKS - 1, {}, None, [4 * 4 / 5]),
+    "copied": (
+        POOL_BLOCKS,
+        {"name": ELEMENTWISE.replace("gpu_kernel_impl", "gpu_kernel_impl_nocast")},
+        None,
+        [4 * 4 / 5],
+    ),
+    "of no pool": (POOL_BLOCKS, {"cast_us": 2.5}, False, []),
+}
+
+
+@pytest.mark.parametrize("case", NOT_THE_POOL)
+def test_no_pool_of_other_steps_in_a_single_prefill(case, tmp_path):
+    blocks, about, verdict, n_per_step = NOT_THE_POOL[case]
+    group, found = cast_of_one_prefill(tmp_path, blocks, **about)
+    assert (group["is_whole_pool"], found) == (verdict, n_per_step)
 
 
 def test_without_kv_writes_the_source_stays_unknown(tmp_path):

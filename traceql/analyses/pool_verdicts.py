@@ -30,7 +30,7 @@ def pool_verdicts(judged: pl.DataFrame, windows: pl.DataFrame, layers: pl.DataFr
         group_id, rank, device, src_dtype, n_casts; is_whole_pool, whole_pool_confidence, whole_pool_reason; n_layers,
         in_every_layer; likely_src_dtype, likely_src_confidence. Null is unknown.
     """
-    return _likely_sources(_verdicts(judged, windows, layers), judged)
+    return _likely_sources(_known_elsewhere(_verdicts(judged, windows, layers), judged), judged)
 
 
 def _of_its_stages(judged: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -143,6 +143,38 @@ def _first_that_holds(field: int) -> pl.Expr:
         holds = verdict[0].fill_null(value=False)
         chosen.append(pl.when(holds & ~pl.any_horizontal(*earlier, pl.lit(value=False))).then(found))
     return pl.coalesce(chosen)
+
+
+def _known_elsewhere(verdicts: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
+    """What one step alone cannot tell, other stages do: a cast of the size of a pool that they cast whole is that pool.
+
+    A prompt's eager pass beside decode steps under graphs, for example: it may name the dtype that they do not.
+    """
+    sizes = judged.group_by("group_id").agg(
+        pl.first("kind", "dst_dtype"), pl.min("n_elements_min"), pl.max("n_elements_max")
+    )
+    sized = verdicts.join(sizes, on="group_id", validate="1:1")
+    pools = sized.filter("is_whole_pool").select(
+        *PLACE, "dst_dtype", *_SIZES, pool_src="src_dtype", confidence="whole_pool_confidence"
+    )
+    is_open = (pl.col("kind") == "cast") & pl.col("is_whole_pool").is_null()
+    open_cases = sized.filter(is_open & pl.col("in_every_layer").fill_null(value=True))
+    known = (
+        open_cases.join(pools, on=[*PLACE, "dst_dtype"], suffix="_pool")
+        .filter(
+            pl.col("n_elements_min") <= pl.col("n_elements_max_pool"),
+            pl.col("n_elements_max") >= pl.col("n_elements_min_pool"),
+            (pl.col("src_dtype") == pl.col("pool_src")).fill_null(value=True),
+        )
+        .group_by("group_id")
+        .agg(pl.max("confidence"), found=pl.lit(value=True))
+    )
+    same = pl.lit("of the size of the pool that steps of another stage cast whole")
+    return verdicts.join(known, on="group_id", how="left", validate="1:1").with_columns(
+        is_whole_pool=pl.coalesce("found", "is_whole_pool"),
+        whole_pool_confidence=pl.coalesce("confidence", "whole_pool_confidence"),
+        whole_pool_reason=pl.when("found").then(same).otherwise("whole_pool_reason"),
+    )  # fmt: skip
 
 
 def _likely_sources(verdicts: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
