@@ -22,7 +22,8 @@ from click.testing import CliRunner, Result
 from rich.cells import cell_len
 
 from traceql.analyses.rank_stats import RANK_STATS, RunSummary
-from traceql.analyses.step_windows import STEPS
+from traceql.analyses.stages import stages
+from traceql.analyses.step_windows import STEPS, WINDOW_TIMES
 from traceql.analyses.summary import (
     CATEGORIES,
     GROUPS,
@@ -146,7 +147,10 @@ def a_summary(**changes: Any) -> Summary:
         "n_kernels_total": 372, "n_kernels_without_launch": 0, "n_kernels_without_op": 350,
         "quirks": (),
     }  # fmt: skip
-    return Summary(**usual | changes)
+    made = usual | changes
+    complete = made["steps"].filter(pl.col("is_complete") & pl.col("separable"))
+    nothing = (WINDOW_TIMES.empty(), pl.DataFrame(schema={"kernel_id": pl.Int64, "group": pl.String}))
+    return Summary(**{"stages": stages(complete, *nothing)} | made)
 
 
 def no_gpu_time(**changes: Any) -> Summary:
@@ -186,7 +190,7 @@ def test_the_page_in_markdown_is_as_accepted() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 33, 47, 60, 72, 80, 100, 160, 240])
-@pytest.mark.parametrize("by", ["group", "category", "kernel", "op", "step"])
+@pytest.mark.parametrize("by", ["group", "category", "kernel", "op", "step", "stage"])
 def test_a_table_row_is_one_line_at_every_width(width: int, by: str) -> None:
     table = summary_page(a_summary(), View(by=by))[-1].table
     assert table is not None
@@ -204,8 +208,14 @@ def test_the_headline_says_it_all() -> None:
 
 def test_steps_of_several_stages_and_batches_are_not_called_decode() -> None:
     steps = table(STEPS, step(0), step(1, batch_size=4), step(2, stage="prefill", batch_size=None))
-    line = " ".join(text(a_summary(steps=steps)).split("\n\n")[0].split())
-    assert line.startswith("step 10.000 ms (median of 3 complete steps, batch 4 to 8, 2 decode and 1 prefill): copy")
+    decode, prefill = text(a_summary(steps=steps)).split("\n\n")[0].splitlines()
+    assert decode.startswith("decode step 10.000 ms (median of 2 complete steps, batch 4 to 8): ")
+    assert prefill.startswith("prefill step 10.000 ms (1 complete step): ")
+
+
+def test_steps_of_no_known_stage_are_called_steps() -> None:
+    line = text(a_summary(steps=table(STEPS, *(step(number, stage="unknown") for number in range(3)))))
+    assert line.startswith("step 10.000 ms (median of 3 complete steps, batch 8): copy")
 
 
 def test_rows_and_idle_add_up_to_the_wall() -> None:
@@ -581,7 +591,7 @@ def test_groups_and_categories_with_idle_add_up_to_the_wall(trace: Path) -> None
     assert len(complete) == document["n_windows"]
 
 
-@pytest.mark.parametrize("by", ["group", "category", "kernel", "op", "step"])
+@pytest.mark.parametrize("by", ["group", "category", "kernel", "op", "step", "stage"])
 def test_every_table_of_a_real_trace_in_every_form(by: str, tmp_path: Path) -> None:
     csv = pl.read_csv(summarize(GLM5, "--by", by, "--format", "csv").stdout.encode(), infer_schema_length=None)
     output = tmp_path / "table.parquet"

@@ -106,6 +106,9 @@ RESULTS: dict[str, Result] = {
         "pace:STEP_PACE", _from("pace:step_pace"), empty_without=("steps",), nothing="no step has a window"
     ),
     "kernel_steps": Result("step_windows:KERNEL_STEPS", lambda trace, _: Attribution.of(trace).placed),
+    "stages": Result(
+        "stages:STAGES", lambda trace, steps: summarize(trace, steps).stages, empty_without=("complete-steps",)
+    ),
     "groups": Result("summary:GROUPS", lambda trace, steps: summarize(trace, steps).groups),
     "categories": Result("summary:CATEGORIES", lambda trace, steps: summarize(trace, steps).categories),
     "kernel_stats": Result("summary:KERNEL_STATS", lambda trace, steps: summarize(trace, steps).kernels),

@@ -6,6 +6,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.change import OUTLIER_MADS
+from traceql.analyses.stages import stages
 from traceql.analyses.step_windows import window_times
 from traceql.errors import MissingDataError
 from traceql.ingest.meta import TraceMeta
@@ -108,6 +109,8 @@ class Summary:
     step_stats: pl.DataFrame
     outliers: pl.DataFrame
     """Those complete steps (table `steps`) whose wall is far from the median."""
+    stages: pl.DataFrame
+    """Table `stages`."""
     groups: pl.DataFrame
     categories: pl.DataFrame
     kernels: pl.DataFrame
@@ -128,6 +131,8 @@ _FIGURES = ("wall_ns", "busy_ns", "idle_ns", "kernel_ns", "annotation_ns", "n_ke
 _PLACE = ["rank", "device"]
 _STEP = [*_PLACE, "step"]
 _OUTLIER_SHARE = 0.05
+OUTLIER_PEERS = ["rank", "device", "stage", "batch_size"]
+"""A step is an outlier among those that are alike in these."""
 
 
 def summarize(trace: Trace, selection: Selection | None = None) -> Summary:
@@ -155,6 +160,7 @@ def summarize(trace: Trace, selection: Selection | None = None) -> Summary:
         steps=chosen,
         step_stats=_step_stats(complete),
         outliers=outliers(complete),
+        stages=stages(complete, found.times, found.activities),
         groups=_shares(part, "group"),
         categories=_shares(part, "category", "group"),
         kernels=kernel_stats,
@@ -297,9 +303,8 @@ def outliers(complete: pl.DataFrame) -> pl.DataFrame:
     Far is more than 5 % of the median and more than three standard deviations, estimated by the median absolute
     deviation (times 1.4826, its factor for a normal distribution).
     """
-    like = ["rank", "device", "stage", "batch_size"]
-    median = pl.col("wall_ns").median().over(like)
+    median = pl.col("wall_ns").median().over(OUTLIER_PEERS)
     deviation = (pl.col("wall_ns") - median).abs()
-    spread = deviation.median().over(like)
+    spread = deviation.median().over(OUTLIER_PEERS)
     far = (deviation > OUTLIER_MADS * spread) & (deviation > _OUTLIER_SHARE * median)
     return complete.filter(far)

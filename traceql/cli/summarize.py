@@ -19,7 +19,7 @@ TOP_FINDINGS = 3
 )
 @click.option(
     "--by",
-    type=click.Choice(["group", "category", "kernel", "op", "step"]),
+    type=click.Choice(["group", "category", "kernel", "op", "step", "stage"]),
     help="Only this table. csv and parquet hold one table [default: category], json always all.",
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N",

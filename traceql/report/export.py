@@ -12,7 +12,9 @@ from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.report.plain import plain_rows
 
-TABLES = {"group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps"}
+TABLES = {
+    "group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps", "stage": "stages",
+}  # fmt: skip
 """What `--by` names, and the summary's table of it."""
 
 _KERNEL_TIMES = ("n_kernels", "kernel_ns", "ns_per_step", "share")
@@ -81,6 +83,7 @@ def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]
         "steps": plain_rows(summary.steps),
         "step_stats": plain_rows(summary.step_stats),
         "outliers": plain_rows(summary.outliers.select("rank", "device", "step")),
+        "stages": plain_rows(summary.stages),
         "groups": plain_rows(summary.groups.select("group", *_EXCLUSIVE_TIMES)),
         "categories": plain_rows(summary.categories.select("category", "group", *_EXCLUSIVE_TIMES)),
         "kernels": plain_rows(

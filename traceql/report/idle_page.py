@@ -57,6 +57,20 @@ class View:
 # --- the headline ---
 
 
+def pace_lines(pace: pl.DataFrame) -> tuple[str, ...]:
+    """Whether the GPU waits for the host; where the complete steps are of several stages, a sentence each.
+
+    Args:
+        pace: the `step_pace` table.
+    """
+    complete = pace.filter("is_complete")
+    stages = complete.group_by("stage").agg(pl.sum("wall_ns")).sort("wall_ns", "stage", descending=[True, False])
+    if stages.height < 2:
+        return tuple(filter(None, [pace_line(pace)]))
+    lines = ((stage, pace_line(complete.filter(stage=stage))) for stage in stages["stage"])
+    return tuple(f"{stage}: {line}" for stage, line in lines if line)
+
+
 def pace_line(pace: pl.DataFrame) -> str | None:
     """Whether the GPU waits for the host, in one sentence; of several devices the median one, and the worst.
 
@@ -148,8 +162,7 @@ def idle_page(pace: Pace, view: View) -> list[Section]:
 
 def headline(pace: Pace, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
     """Whether the GPU waits for the host."""
-    line = pace_line(pace.steps)
-    return Section(lines=(line,) if line else _without_windows(pace))
+    return Section(lines=pace_lines(pace.steps) or _without_windows(pace))
 
 
 def _without_windows(pace: Pace) -> tuple[str, ...]:
@@ -406,7 +419,7 @@ def idle_document(pace: Pace, top: int | None) -> dict[str, Any]:
             "end_step": pace.selection.end_step,
             "stage": pace.selection.stage,
         },
-        "headline": pace_line(pace.steps),
+        "headline": "\n".join(pace_lines(pace.steps)) or None,
         "is_complete": _is_complete(pace),
         "n_steps_counted": pace.counted.height,
         "host_bound_frac": HOST_BOUND_FRAC,

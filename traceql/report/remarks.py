@@ -7,7 +7,7 @@ from traceql.analyses.layer_stats import LayerStats
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
-from traceql.report.idle_page import pace_line
+from traceql.report.idle_page import pace_lines
 from traceql.report.layers_page import layers_line
 from traceql.trace import Trace
 
@@ -21,7 +21,7 @@ def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ..
         return ()
     paces = idle_by_step(trace)
     lines = [
-        pace_line(paces.join(summary.steps, on=["rank", "device", "step"], how="semi")),
+        *pace_lines(paces.join(summary.steps, on=["rank", "device", "step"], how="semi")),
         layers_line(layers),
     ]
     communication = summary.groups.filter(pl.col("group") == "nccl")

@@ -3,7 +3,7 @@
 A function returns None where it has nothing to say. What a trace does not hold is said in words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import polars as pl
 from traceql import fmt
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
+from traceql.categories import GROUPS
 from traceql.report import words
 from traceql.report.page import Column, Section, TextTable
 
@@ -45,16 +46,29 @@ def headline(summary: Summary, view: View) -> Section:
     """The answer in one sentence: how long a step takes and what it consists of."""
     if not summary.n_windows:
         return Section(lines=words.no_gpu_time(summary))
-    parts = [
-        _unbroken(f"{fmt.visible(row['group'])} {fmt.percent(row['share'])}")
-        for row in summary.groups.iter_rows(named=True)
-        if row["exclusive_ns"]
-    ]
-    idle = _unbroken(f"idle {fmt.percent(words.ratio(summary.idle_ns, summary.wall_ns))}")
-    shares = "; ".join(filter(None, [", ".join(parts), idle]))
+    if words.has_stages(summary):
+        return Section(lines=(*_stage_lines(summary), *view.remarks))
+    groups = summary.groups.select("group", "exclusive_ns").rows()
+    shares = _shares(groups, summary.idle_ns, summary.wall_ns)
     if isinstance(summary, RunSummary):
         return Section(lines=(words.subject(summary), f"all ranks: {shares}", *view.remarks))
     return Section(lines=(f"{words.subject(summary)}: {shares}", *view.remarks))
+
+
+def _stage_lines(summary: Summary) -> Iterator[str]:
+    """The same for each stage: the mean of a prompt and of a token is neither."""
+    if isinstance(summary, RunSummary):
+        yield words.subject(summary)
+    for row in summary.stages.iter_rows(named=True):
+        groups = sorted(((group, row[f"{group}_ns"]) for group in GROUPS), key=lambda part: -part[1])
+        shares = _shares(groups, row["idle_ns"], row["wall_ns"])
+        yield f"{words.stage_subject(summary, row)}: {shares}"
+
+
+def _shares(groups: Iterable[tuple[str, int]], idle_ns: int, wall_ns: int) -> str:
+    parts = [_unbroken(f"{fmt.visible(group)} {fmt.percent(words.ratio(ns, wall_ns))}") for group, ns in groups if ns]
+    idle = _unbroken(f"idle {fmt.percent(words.ratio(idle_ns, wall_ns))}")
+    return "; ".join(filter(None, [", ".join(parts), idle]))
 
 
 def losses(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
@@ -155,6 +169,38 @@ def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     )
     title = "Step times, all ranks" if isinstance(summary, RunSummary) else "Step times"
     return Section(title, table=TextTable(columns, rows), notes=notes)
+
+
+def stages(summary: Summary, view: View) -> Section | None:
+    """Decode, prefill and mixed steps side by side, where there are several of these."""
+    if not words.has_stages(summary) and view.by is None:
+        return None
+    groups = [group for group in GROUPS if words.total(summary.stages[f"{group}_ns"])]
+    columns = (
+        Column("stage"),
+        Column("steps", "right", drop=1),
+        Column("batch", "right", drop=2),
+        Column("median ms", "right"),
+        Column("of all wall", "right", drop=3),
+        *(Column(name, "right") for name in (*groups, "idle")),
+    )
+    rows = tuple(
+        (
+            row["stage"],
+            fmt.count(row["n_steps"]),
+            _range(row["batch_size_min"], row["batch_size_max"]),
+            fmt.ms(row["median_wall_ns"]),
+            fmt.percent(row["share"]),
+            *(fmt.percent(words.ratio(row[f"{name}_ns"], row["wall_ns"])) for name in (*groups, "idle")),
+        )
+        for row in summary.stages.iter_rows(named=True)
+    )
+    notes = ("Groups and idle as shares of the stage's wall; with exclusive time they add up to it.",) if rows else ()
+    return Section("Stages", *_table_or_words(columns, rows, f"{words.no_steps(summary).capitalize()}."), notes)
+
+
+def _range(least: int | None, most: int | None) -> str:
+    return fmt.count(least) if least == most else f"{fmt.count(least)}–{fmt.count(most)}"
 
 
 def outliers(summary: Summary, view: View) -> Section | None:
@@ -377,6 +423,7 @@ OVERVIEW: tuple[SectionMaker, ...] = (
     findings,
     facts,
     ranks,
+    stages,
     step_times,
     outliers,
     groups,
@@ -393,4 +440,5 @@ TABLES: dict[str, SectionMaker] = {
     "kernel": kernels,
     "op": ops,
     "step": steps,
+    "stage": stages,
 }

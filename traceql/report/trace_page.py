@@ -7,6 +7,7 @@ joined with figures. A trace that does not hold what a section is about makes th
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import polars as pl
 
@@ -19,6 +20,7 @@ from traceql.analyses.layer_stats import LayerStats, layer_stats
 from traceql.analyses.pace import Pace, pace
 from traceql.analyses.rank_stats import RunSummary, summarize_run
 from traceql.analyses.summary import Selection, Summary
+from traceql.categories import GROUPS
 from traceql.report import casts_page, check_page, figures, idle_page, layers_page, ranks_page, sections, words
 from traceql.report.html import Block, Card, Cards, HtmlPage, PageSection, Text, Tile
 from traceql.report.page import Section, TextTable
@@ -41,6 +43,7 @@ MAX_FULL = 5000
 MAX_CARDS = 30
 MAX_JUMPS = 4
 
+Row = dict[str, Any]
 Tell = Callable[[str], None]
 """Told what is being worked out."""
 
@@ -133,53 +136,68 @@ def _head_lines(material: Material) -> tuple[str, ...]:
 
 
 def _tiles(material: Material) -> Iterator[Tile]:
-    """The step, tokens a second, who sets the pace, what takes most, and who is late."""
+    """The step, tokens a second, who sets the pace, what takes most, and who is late.
+
+    Of several stages they are of the one that takes most time.
+    """
     summary = material.summary
     if not material.has_gpu_time:
         return
-    wall_ns = _typical_wall_ns(summary)
-    if summary.scope == "steps" and wall_ns:
-        yield Tile(fmt.duration(wall_ns), "a step, median", "as profiled")
-        yield from _tokens(summary, wall_ns)
-        yield from _bound(material.pace)
-    top = summary.groups.row(0, named=True) if summary.groups.height else None
-    if top is not None:
-        yield Tile(fmt.percent(top["share"]), f"of the wall is {fmt.visible(top['group'])}", "most of all groups")
-    yield Tile(fmt.percent(words.ratio(summary.idle_ns, summary.wall_ns)), "of the wall the GPU is idle")
+    stage = summary.stages.row(0, named=True) if summary.scope == "steps" else None
+    kind = f"{stage['stage']} " if stage and words.has_stages(summary) else ""
+    if stage and (wall_ns := _typical_wall_ns(summary, stage)):
+        yield Tile(fmt.duration(wall_ns), f"a {kind}step, median", "as profiled")
+        yield from _tokens(stage, wall_ns)
+        yield from _bound(material.pace.steps.filter(stage=stage["stage"]), kind)
+    group, group_ns, idle_ns, whole_ns = _most(summary, stage)
+    whole = f"of the wall of {kind}steps" if kind else "of the wall"
+    if group is not None:
+        yield Tile(
+            fmt.percent(words.ratio(group_ns, whole_ns)), f"{whole} is {fmt.visible(group)}", "most of all groups"
+        )
+    yield Tile(fmt.percent(words.ratio(idle_ns, whole_ns)), f"{whole} the GPU is idle")
     if material.findings.found:
         worst = material.findings.found[0]
         note = f"costliest: {worst.rule.id}"
         yield Tile(fmt.count(len(material.findings.found)), "findings", note)
 
 
-def _typical_wall_ns(summary: Summary) -> float | None:
-    """The median step; of a run that of the median rank, as in the headline."""
-    if not isinstance(summary, RunSummary):
-        return words.median_wall_ns(summary)
+def _typical_wall_ns(summary: Summary, stage: Row) -> float | None:
+    """The median step of a stage; of a run that of the median rank, as in the headline."""
+    if not isinstance(summary, RunSummary) or words.has_stages(summary):
+        return stage["median_wall_ns"]
     placed = words.ranked(summary)
     return placed[(len(placed) - 1) // 2]["wall_ns"] if placed else None
 
 
-def _tokens(summary: Summary, wall_ns: float) -> Iterator[Tile]:
+def _most(summary: Summary, stage: Row | None) -> tuple[str | None, int, int, int]:
+    """The group with most time, its time, idle time and the whole: of a stage, else of all windows."""
+    if stage is not None:
+        group = max(GROUPS, key=lambda name: stage[f"{name}_ns"])
+        return group, stage[f"{group}_ns"], stage["idle_ns"], stage["wall_ns"]
+    group, group_ns = next(summary.groups.select("group", "exclusive_ns").iter_rows(), (None, 0))
+    return group, group_ns, summary.idle_ns, summary.wall_ns
+
+
+def _tokens(stage: Row, wall_ns: float) -> Iterator[Tile]:
     """Tokens a second where all steps decode one batch size: each step gives each request a token."""
-    steps = words.complete_steps(summary)
-    batches = steps["batch_size"].unique().to_list()
-    if steps["stage"].unique().to_list() != ["decode"] or len(batches) != 1 or not batches[0]:
+    batch = stage["batch_size_min"]
+    if stage["stage"] != "decode" or not batch or batch != stage["batch_size_max"]:
         return
     rate = 1e9 / wall_ns
-    note = f"batch {batches[0]}: {rate * batches[0]:,.0f} in all; one token a step (more with speculation)"
+    note = f"batch {batch}: {rate * batch:,.0f} in all; one token a step (more with speculation)"
     yield Tile(f"{rate:,.1f}", "tokens/s per sequence", note)
 
 
-def _bound(found: Pace) -> Iterator[Tile]:
+def _bound(steps: pl.DataFrame, kind: str) -> Iterator[Tile]:
     """Who sets the pace, in the words of the sentence about it; where devices differ, whether the host does on any."""
-    lines = [idle_page.pace_line(steps) or "" for _, steps in found.steps.group_by("rank", "device")]
+    lines = [idle_page.pace_line(of_device) or "" for _, of_device in steps.group_by("rank", "device")]
     verdicts = [next((verdict for verdict in _VERDICTS if verdict in line), None) for line in lines]
     known = [verdict for verdict in _VERDICTS if verdict in verdicts]
     if known:
         n_devices = verdicts.count(known[0])
         where = "" if n_devices == len(verdicts) else f"on {n_devices} of {fmt.plural(len(verdicts), 'device')}"
-        yield Tile(known[0], _VERDICTS[known[0]], where)
+        yield Tile(known[0], _VERDICTS[known[0]], ", ".join(filter(None, [f"{kind}steps" if kind else "", where])))
 
 
 _VERDICTS = {
@@ -318,7 +336,7 @@ def steps(material: Material) -> PageSection:
     else:
         blocks.append(bars)
     view = sections.View(top=MAX_ROWS)
-    made = (sections.step_times(material.summary, view), sections.outliers(material.summary, view))
+    made = (maker(material.summary, view) for maker in (sections.stages, sections.step_times, sections.outliers))
     blocks += [Text(section) for section in made if section]
     if material.summary.steps.height:
         every = sections.steps(replace(material.summary, steps=material.summary.steps.head(MAX_KERNELS)), view)

@@ -7,7 +7,7 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.rank_stats import RunSummary
-from traceql.analyses.summary import Selection, Summary
+from traceql.analyses.summary import OUTLIER_PEERS, Selection, Summary
 from traceql.ingest.meta import Device
 from traceql.ingest.quirks import Quirk
 from traceql.ingest.ranks import in_words, missing_ranks
@@ -44,9 +44,10 @@ def median_wall_ns(summary: Summary) -> float | None:
 
 
 def median_beside(summary: Summary, step: dict[str, Any]) -> float | None:
-    """The median wall of the steps covered that are of the same rank and device as a step."""
-    steps = complete_steps(summary).filter(rank=step["rank"], device=step["device"])
-    return cast("float | None", steps["wall_ns"].median())
+    """The median wall of the steps covered that are of the same rank, device, stage and batch size as a step."""
+    steps = complete_steps(summary)
+    alike = steps.join(pl.DataFrame([step], schema=steps.schema), on=OUTLIER_PEERS, how="semi", nulls_equal=True)
+    return cast("float | None", alike["wall_ns"].median())
 
 
 def subject(summary: Summary) -> str:
@@ -56,9 +57,20 @@ def subject(summary: Summary) -> str:
     if summary.scope != "steps":
         wall = fmt.duration(ratio(summary.wall_ns, summary.n_windows))
         return f"GPU activity {wall} ({no_steps(summary)}: {_one_window(summary)})"
-    steps = complete_steps(summary)
-    about = [f"median of {_windows(summary)}", *_kinds(steps)]
-    return f"{_step_name(steps)} {fmt.duration(median_wall_ns(summary))} ({', '.join(about)})"
+    return stage_subject(summary, summary.stages.row(0, named=True))
+
+
+def stage_subject(summary: Summary, stage: dict[str, Any]) -> str:
+    """The same of one stage, a row of `stages`."""
+    steps = complete_steps(summary).filter(stage=stage["stage"])
+    number = f"median of {_windows(steps)}" if steps.height > 1 else "1 complete step"
+    about = [number, *_batch(steps["batch_size"].drop_nulls())]
+    return f"{_step_name(steps)} {fmt.duration(stage['median_wall_ns'])} ({', '.join(about)})"
+
+
+def has_stages(summary: Summary) -> bool:
+    """Whether the steps are of several stages, of which one figure for all would say nothing."""
+    return summary.stages.height > 1
 
 
 def _run_subject(summary: RunSummary) -> str:
@@ -112,11 +124,9 @@ def _one_window(summary: Summary) -> str:
     return "the whole trace is one window" if summary.n_windows == 1 else "one window a device"
 
 
-def _windows(summary: Summary) -> str:
-    if not is_multi_device(summary):
-        return fmt.plural(summary.n_windows, "complete step")
-    devices = complete_steps(summary).select("rank", "device").n_unique()
-    return f"{fmt.plural(summary.n_windows, 'complete step')} on {fmt.plural(devices, 'device')}"
+def _windows(steps: pl.DataFrame) -> str:
+    n_steps, devices = fmt.plural(steps.height, "complete step"), steps.select("rank", "device").n_unique()
+    return n_steps if devices == 1 else f"{n_steps} on {fmt.plural(devices, 'device')}"
 
 
 def _batch(sizes: pl.Series) -> list[str]:
@@ -273,9 +283,9 @@ def quirk_lines(quirks: Iterable[Quirk]) -> tuple[str, ...]:
 def means(summary: Summary) -> str:
     """What the per-step figures of the tables are means over: `29 steps`, `58 steps of 2 ranks`."""
     windows = fmt.plural(summary.n_windows, "step" if summary.scope == "steps" else "window")
-    if not isinstance(summary, RunSummary):
-        return windows
-    return f"{windows} of {fmt.plural(summary.ranks['rank'].n_unique(), 'rank')} (each rank's steps count)"
+    if isinstance(summary, RunSummary):
+        windows = f"{windows} of {fmt.plural(summary.ranks['rank'].n_unique(), 'rank')} (each rank's steps count)"
+    return f"{windows} of all stages (`--stage` tells one)" if has_stages(summary) else windows
 
 
 def about_ranks(summary: RunSummary) -> tuple[str, ...]:

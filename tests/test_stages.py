@@ -1,0 +1,143 @@
+"""Steps of several stages: figures of each, never a mean of a prompt and a token. Against the slow count."""
+
+import json
+import re
+from typing import Any
+
+import polars as pl
+import reference
+from click.testing import CliRunner
+from conftest import FIXTURES
+from test_truth import REAL, check_against_reference
+
+import traceql
+from traceql.analyses import summarize
+from traceql.analyses.rank_stats import summarize_run
+from traceql.analyses.stages import STAGES
+from traceql.analyses.summary import Selection
+from traceql.categories import GROUPS
+from traceql.cli import main
+from traceql.report.html import Tile
+from traceql.report.sections import View, summary_page
+from traceql.report.text import render_text
+from traceql.report.trace_page import Material, trace_page
+
+MIXED = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
+"""One prefill step with a cached prefix and seven decode steps under CUDA graphs, of SGLang 0.5.11 on an H200."""
+_GROUP_NS = [f"{group}_ns" for group in GROUPS]
+
+
+def test_the_recording_against_the_slow_count() -> None:
+    check_against_reference(MIXED)
+
+
+def test_stages_against_the_slow_count() -> None:
+    """Every complete step of the slow count, by the word in its annotation and the group of what ran in its window."""
+    trace = traceql.load(MIXED, cache=False)
+    recording = reference.load(MIXED)
+    kernels = trace.kernels.select("start_ns", "stream", "correlation", "name", "group").collect()
+    zero = trace.meta.first_event_ns or 0
+    group_of = {(start + zero, *rest): group for start, *rest, group in kernels.iter_rows()}
+    expected: dict[str, dict[str, Any]] = {}
+    for step in (step for step in reference.steps(recording) if step.is_complete):
+        word = re.search(r"EXTEND|DECODE", step.annotation.name)
+        assert word is not None
+        row = expected.setdefault({"EXTEND": "prefill", "DECODE": "decode"}[word[0]], {"walls": [], "idle_ns": 0})
+        row["walls"].append(step.wall)
+        row["idle_ns"] += step.wall - step.busy
+        for activity, share in step.exclusive.items():
+            name = f"{group_of[activity.start, activity.stream, activity.correlation, activity.name]}_ns"
+            row[name] = row.get(name, 0) + share
+    found = {row["stage"]: row for row in summarize(trace).stages.iter_rows(named=True)}
+    assert {stage: found[stage]["n_steps"] for stage in found} == {"decode": 6, "prefill": 1}
+    assert set(found) == set(expected)
+    for stage, row in expected.items():
+        assert found[stage]["median_wall_ns"] == reference.median(row["walls"])
+        assert found[stage]["wall_ns"] == sum(row["walls"])
+        assert {name: found[stage][name] for name in _GROUP_NS} == {name: row.get(name, 0) for name in _GROUP_NS}
+        assert found[stage]["idle_ns"] == row["idle_ns"]
+
+
+def test_the_parts_of_every_recording_add_up() -> None:
+    for path in [MIXED, *REAL]:
+        summary = summarize(traceql.load(path, cache=False))
+        rows = summary.stages
+        assert (rows["wall_ns"] == rows.select(pl.sum_horizontal("idle_ns", *_GROUP_NS)).to_series()).all()
+        if summary.scope == "steps":
+            assert rows["n_steps"].sum() == summary.n_windows
+            assert rows["wall_ns"].sum() == summary.wall_ns
+            sums = dict(summary.groups.select("group", "exclusive_ns").iter_rows())
+            assert {group: rows[f"{group}_ns"].sum() for group in GROUPS} == {g: sums.get(g, 0) for g in GROUPS}
+        else:
+            assert rows.is_empty()
+
+
+def test_a_stage_is_what_selecting_it_says() -> None:
+    trace = traceql.load(MIXED, cache=False)
+    for row in summarize(trace).stages.iter_rows(named=True):
+        alone = summarize(trace, Selection(stage=row["stage"]))
+        assert (alone.n_windows, alone.wall_ns, alone.idle_ns) == (row["n_steps"], row["wall_ns"], row["idle_ns"])
+        assert alone.stages.drop("share").rows() == [tuple(row[name] for name in row if name != "share")]
+        assert alone.stages["share"].to_list() == [1.0]
+
+
+def head_of(**selection: Any) -> list[str]:
+    trace = traceql.load(MIXED, cache=False)
+    page = summary_page(summarize_run(trace, Selection(**selection)), View())
+    return render_text(page[:1], width=300).splitlines()
+
+
+def test_the_headline_has_a_sentence_a_stage() -> None:
+    decode, prefill = head_of()
+    assert decode.startswith("decode step 80.477 ms (median of 6 complete steps, batch 3): copy 83.4 %, moe 7.0 %")
+    assert decode.endswith("idle 1.9 %")
+    assert prefill.startswith("prefill step 183.073 ms (1 complete step, batch 3): copy 37.1 %")
+    assert prefill.endswith("idle 56.3 %")
+    assert head_of(stage="decode") == [decode]
+
+
+def words(line: str) -> str:
+    """The line with single spaces."""
+    return " ".join(line.split())
+
+
+def test_the_page_of_several_stages() -> None:
+    run = CliRunner().invoke(main, ["summarize", str(MIXED), "--no-cache"])
+    assert run.exit_code == 0
+    assert "decode: GPU-bound: idle 0.8 % of the step" in run.stdout
+    assert "prefill: GPU waits for the host 56 % of the step: host-bound" in run.stdout
+    assert "7 steps of all stages (`--stage` tells one)" in run.stdout
+    titles, _, decode, prefill, *_ = run.stdout.split("\nStages\n")[1].splitlines()
+    assert words(titles) == "stage steps batch median ms of all wall copy gemm attention moe other idle"
+    assert words(decode) == "decode 6 3 80.477 72.7 % 83.4 % 4.6 % 1.8 % 7.0 % 1.2 % 1.9 %"
+    assert words(prefill) == "prefill 1 3 183.073 27.3 % 37.1 % 2.3 % 0.9 % 2.8 % 0.5 % 56.3 %"
+
+
+def test_one_stage_gets_no_table_unless_asked() -> None:
+    path = str(FIXTURES / "sglang" / "after-graph-TP-0.trace.json.zst")
+    assert "\nStages\n" not in CliRunner().invoke(main, ["summarize", path]).stdout
+    assert "\nStages\n" in CliRunner().invoke(main, ["summarize", path, "--by", "stage"]).stdout
+
+
+def test_data_of_stages() -> None:
+    document = json.loads(CliRunner().invoke(main, ["summarize", str(MIXED), "--format", "json"]).stdout)
+    assert [row["stage"] for row in document["stages"]] == ["decode", "prefill"]
+    assert set(document["stages"][0]) == set(STAGES.names)
+    csv = CliRunner().invoke(main, ["summarize", str(MIXED), "--by", "stage", "--format", "csv"]).stdout
+    assert csv.splitlines()[0] == ",".join(STAGES.names)
+
+
+def test_an_outlier_is_measured_by_its_like() -> None:
+    """A step twice the median of all steps, of which most are of another stage, is none; and is not told as one."""
+    run = CliRunner().invoke(main, ["summarize", str(MIXED)])
+    assert "step 1: 85.492 ms, 1.06 × the median" in run.stdout
+    assert "183.073 ms, 2" not in run.stdout
+
+
+def test_tiles_are_of_the_stage_with_most_time() -> None:
+    trace = traceql.load(MIXED, cache=False)
+    tiles = trace_page(Material.of(trace)).tiles
+    assert tiles[0] == Tile("80.477 ms", "a decode step, median", "as profiled")
+    assert tiles[1].value == "12.4"
+    assert (tiles[2].value, tiles[2].note) == ("GPU-bound", "decode steps")
+    assert [tile.value for tile in tiles[3:5]] == ["83.4 %", "1.9 %"]
