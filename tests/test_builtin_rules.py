@@ -202,7 +202,7 @@ def test_gathered_rows_are_no_pool(story):
 def test_kernels_without_a_telling_name(story):
     for step in range(3):
         story.kernel("mystery", step * 1000 + 100, 60)
-    assert fired_on(story)["unknown-kernels"].startswith("60.0 µs of a step of 1.000 ms go to kernels")
+    assert fired_on(story)["unknown-kernels"].startswith("60.0 µs of a decode step of 1.000 ms go to kernels")
 
 
 # --- the recordings

@@ -356,7 +356,10 @@ def test_filters_write_figures():
     )
     check_template(template, values)
     assert rendered(template, values) == "64.600 ms 1,234 856 MB 69.3 % 1.02 TB/s unknown yes"
-    assert set(FILTERS) == {"ns", "count", "bytes", "percent", "rate"}
+    assert rendered(
+        "{{ a | step }}, {{ b | step }}, {{ null | step }}", {"a": "decode", "b": "unknown", "null": None}
+    ) == ("decode step, step, step")
+    assert set(FILTERS) == {"ns", "count", "bytes", "percent", "rate", "step"}
 
 
 def test_a_message_can_ask_for_null():

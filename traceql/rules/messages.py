@@ -50,14 +50,20 @@ def _text(value: object) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:half]}{fmt.ELLIPSIS}{text[1 - half :]}"
 
 
+def _step(stage: object) -> str:
+    """What a step of a stage is called."""
+    return "step" if stage in (None, "unknown") else f"{_text(stage)} step"
+
+
 FILTERS: Mapping[str, Callable[[object], str]] = {
     "ns": _shown(fmt.duration),
     "bytes": _shown(fmt.size),
     "percent": _shown(fmt.percent),
     "count": _shown(fmt.count),
     "rate": _shown(lambda number: fmt.value("bytes_per_s", number)),
+    "step": _step,
 }
-"""ns: 12.3 µs · bytes: 856 MB · percent: 69.3 % · count: 1,234 · rate: 1.02 TB/s."""
+"""ns: 12.3 µs · bytes: 856 MB · percent: 69.3 % · count: 1,234 · rate: 1.02 TB/s · step: decode step."""
 
 _NODES = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Filter, nodes.Const, nodes.If, nodes.CondExpr,
