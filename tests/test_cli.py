@@ -147,10 +147,11 @@ def a_summary(**changes: Any) -> Summary:
         "n_kernels_total": 372, "n_kernels_without_launch": 0, "n_kernels_without_op": 350,
         "quirks": (),
     }  # fmt: skip
-    made = usual | changes
+    made: dict[str, Any] = usual | changes
     complete = made["steps"].filter(pl.col("is_complete") & pl.col("separable"))
     nothing = (WINDOW_TIMES.empty(), pl.DataFrame(schema={"kernel_id": pl.Int64, "group": pl.String}))
-    return Summary(**{"stages": stages(complete, *nothing)} | made)
+    made.setdefault("stages", stages(complete, *nothing))
+    return Summary(**made)
 
 
 def no_gpu_time(**changes: Any) -> Summary:

@@ -16,7 +16,7 @@ from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
 from traceql.tables import OPS
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of the cached tables: raised whenever what a trace file is turned into changes."""
 
 
@@ -37,6 +37,8 @@ class Trace:
     syncs: pl.LazyFrame
     memory: pl.LazyFrame
     threads: pl.LazyFrame
+    pieces: pl.LazyFrame | None = field(default=None, repr=False)
+    """Where in the file its events stand (`traceql.ingest.piece_extents`); None of a run."""
     _cache_key: CacheKey | None = field(default=None, init=False, repr=False)
     """Set where the tables are those of a cached file; a changed copy of the trace has none."""
     _kept: dict[str, dict[str, pl.DataFrame]] = field(

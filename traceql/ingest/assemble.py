@@ -4,8 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+import polars as pl
 
 from traceql.ingest.decode import NO_TEXT, Array, Decoder
+from traceql.ingest.piece_extents import PIECES, piece_extents
 from traceql.ingest.pieces import depth
 from traceql.ingest.quirks import QuirkCounter
 from traceql.ingest.salvage import DecodedPiece, salvage
@@ -22,6 +24,8 @@ class Events:
     threads: list[tuple[int | str, int | str]] = field(default_factory=list[tuple[int | str, int | str]])
     metadata: list[tuple[str, int, bytes]] = field(default_factory=list[tuple[str, int, bytes]])
     event_counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    pieces: pl.DataFrame = field(default_factory=PIECES.empty)
+    """Table `pieces`."""
     after_events: bytes | None = None
     """What follows the event array; None when its end was not seen."""
 
@@ -48,6 +52,7 @@ def assemble(decoded: list[Decoded], quirks: QuirkCounter) -> Events:
 
     parts = [part for source in decoded for part in parts_of(source)]
     parts.sort(key=lambda p: p.piece.index)
+    events.pieces = piece_extents([part.piece for part in parts])
     joined = _Joiner(Decoder())
     for i, part in enumerate(parts):
         joined.add(part.piece)

@@ -82,6 +82,9 @@ class Columns:
     event_counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Events by (phase, category)."""
     n_odd_args: int = 0
+    extent_ns: tuple[int, int] | None = None
+    """From the start of the first event to the end of the last, by the file's clock; None where an event may belong
+    together with others elsewhere, or none has a time."""
 
 
 NO_TEXT = -1
@@ -99,6 +102,9 @@ class Codes(dict[Key, int]):
 _WITHOUT_DUR = ("memory", "begin_end")
 _OTHER_PHASES = (("memory", 0, "i", "[memory]"), ("begin_end", 0, "B", None), ("begin_end", 1, "E", None))
 """(table, code, phase, name or any) of events that are no complete (X) ones."""
+
+ALONE = frozenset("XiICstf")
+"""Phases of events that one by one lie in a stretch of time or do not: both ends of an arrow lie in it."""
 
 _phase: Callable[[Event], str] = attrgetter("ph")
 _name: Callable[[Event], str] = attrgetter("name")
@@ -123,7 +129,7 @@ class Decoder:
     def columns(self, events: Sequence[Event]) -> Columns:
         """The columns of events."""
         columns = Columns()
-        by_table = self._routed(events, columns)
+        by_table, others = self._routed(events, columns)
         ordered = sorted(by_table, key=_WITHOUT_DUR.__contains__)
         kept = [event for table in ordered for _, group in by_table[table] for event in group]
         n_timed = sum(len(group) for table in ordered if table not in _WITHOUT_DUR for _, group in by_table[table])
@@ -143,10 +149,18 @@ class Decoder:
             arrays["code"] = np.repeat(np.array(codes, np.int8), sizes)
             columns.tables[table] = arrays | self._arguments(table, [e.args for e in kept[start:end]], columns)
             start = end
+        if all(phase in ALONE for phase, _ in columns.event_counts):
+            columns.extent_ns = _extent(shared["ts"], shared["dur"], others)
         return columns
 
-    def _routed(self, events: Sequence[Event], columns: Columns) -> dict[str, list[tuple[int, list[Event]]]]:
-        """The events that become rows, by table, in groups that share a code; the others are counted."""
+    def _routed(
+        self, events: Sequence[Event], columns: Columns
+    ) -> tuple[dict[str, list[tuple[int, list[Event]]]], list[Event]]:
+        """The events that become rows, by table, in groups that share a code, and those that may not.
+
+        All are counted.
+        """
+        others: list[Event] = []
         by_category: defaultdict[str, list[Event]] = defaultdict(list)
         for event in events:
             by_category[event.cat].append(event)
@@ -156,6 +170,8 @@ class Decoder:
             counts = Counter(map(_phase, group)) if len(phases) > 1 else dict.fromkeys(phases, len(group))
             columns.event_counts.update({(phase, category): count for phase, count in counts.items()})
             route = ROUTES.get(category.lower())
+            if not route or phases != {"X"}:
+                others += group
             if route and "X" in phases:
                 complete = group if len(phases) == 1 else [e for e in group if e.ph == "X"]
                 by_table[route.table].append((route.code, complete))
@@ -165,7 +181,7 @@ class Decoder:
                     if found:
                         by_table[table].append((code, found))
                 columns.metadata += [(e.name, self.threads[_thread(e)], bytes(e.args)) for e in group if e.ph == "M"]
-        return by_table
+        return by_table, others
 
     def _arguments(self, table: str, raws: list[Raw], columns: Columns) -> dict[str, Array]:
         """The columns of the arguments that a table needs; those of ops stay text, beside the arrays."""
@@ -181,6 +197,25 @@ class Decoder:
             texts = map(attrgetter("annotation"), args)
             found["annotation"] = np.array([NO_TEXT if t is None else self.names[t] for t in texts], np.int32)
         return found
+
+
+def _extent(start: Ints, dur: Ints, others: list[Event]) -> tuple[int, int] | None:
+    """From the first start to the last end.
+
+    Args:
+        start: of events that have a length, then of some without.
+        dur: of the first of these.
+        others: more events.
+    """
+    long, short = ([event for event in others if (event.ph == "X") is is_long] for is_long in (True, False))
+    begin = np.concatenate((start[: len(dur)], parse_us([event.ts for event in long])))
+    length = np.concatenate((dur, parse_us([event.dur for event in long])))
+    starts = np.concatenate((begin, start[len(dur) :], parse_us([event.ts for event in short])))
+    known = starts[starts != MISSING]
+    if not len(known):
+        return None
+    last = max(int(known.max()) + 1, int((begin + np.maximum(length, 1)).max(initial=MISSING)))
+    return int(known.min()), min(last, -MISSING - 1)
 
 
 def _codes(codes: Codes[Any], keys: Iterable[Any], n_keys: int) -> Ints32:

@@ -29,7 +29,7 @@ _ENGINES = (
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace as read: tables by name (`kernels` without what categories give), facts, oddities."""
+    """A trace as read: tables by name (`kernels` without what categories give; `pieces`), facts, oddities."""
 
     tables: dict[str, pl.DataFrame]
     meta: TraceMeta
@@ -77,7 +77,7 @@ def _read(path: str | Path, progress: Progress | None, n_workers: int | None) ->
         engine=_engine(events, normalized.tables["threads"]),
         event_counts={f"{phase} {category}".strip(): n for (phase, category), n in events.event_counts.most_common()},
     )
-    return ReadTrace(normalized.tables, meta, quirks.quirks())
+    return ReadTrace(normalized.tables | {"pieces": events.pieces}, meta, quirks.quirks())
 
 
 def _watched(reader: PieceReader, source: Source, progress: Progress | None) -> Iterator[Piece]:

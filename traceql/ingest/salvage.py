@@ -29,6 +29,9 @@ class DecodedPiece:
     tail: bytes = b""
     """The beginning of an event whose end lies in the next piece."""
     quirks: Counter[str] = field(default_factory=Counter[str])
+    n_bytes: int = 0
+    extent_ns: tuple[int, int] | None = None
+    """Of a sound piece, as in `Columns`."""
 
 
 @dataclass
@@ -70,7 +73,8 @@ def read_piece(decoder: Decoder, piece: Piece) -> DecodedPiece:
             continue
         if ("", "") in columns.event_counts:  # objects that are no events, so the piece may lie inside one
             return DecodedPiece(piece.index, Columns(), raw=piece.data)
-        return DecodedPiece(piece.index, columns, quirks=quirks)
+        extent_ns = None if quirks else columns.extent_ns
+        return DecodedPiece(piece.index, columns, quirks=quirks, n_bytes=len(piece.data), extent_ns=extent_ns)
     found = salvage(piece.data)
     is_inside = found.closes_more or (bool(found.tail) and not _begins_event(found.tail))
     if is_inside or any(not event.ph for event in found.events):

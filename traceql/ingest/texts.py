@@ -4,13 +4,13 @@ The same events as the reader finds, in the order of the file. Of a file that ne
 one, so that it is JSON.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from traceql.ingest.decode import DECODE_ERRORS
 from traceql.ingest.events import Event, decode_events, decode_texts
-from traceql.ingest.pieces import PieceReader
+from traceql.ingest.pieces import Piece, PieceReader
 from traceql.ingest.salvage import repair, salvage
 
 _phase = attrgetter("ph")
@@ -33,8 +33,10 @@ class Batch:
 class TextReader:
     """Iterates the events of one trace in batches; what stands around them is known when they have all been seen."""
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
+    def __init__(self, blocks: Iterator[bytes], far: Container[Piece] = ()) -> None:
+        """Args: the bytes of the file, and pieces whose events nobody wants: they are not decoded."""
         self._pieces = PieceReader(blocks)
+        self._far = far
         self.after_events: bytes | None = None
         """What follows the event array, from its closing bracket; None where the file ends before."""
 
@@ -52,12 +54,14 @@ class TextReader:
         """The events, in order."""
         carried = b""
         for piece in self._pieces:
-            whole = None if piece.is_last else _whole(piece.data)
-            if whole is not None:
+            is_far = piece in self._far
+            whole = None if piece.is_last or is_far else _whole(piece.data)
+            if is_far or whole is not None:
                 if carried:
                     yield self._mended(carried)[0]
                     carried = b""
-                yield whole
+                if whole is not None:
+                    yield whole
                 continue
             batch, carried = self._mended(b",".join((carried, piece.data)) if carried else piece.data)
             yield batch

@@ -10,6 +10,7 @@ import numpy as np
 from traceql.arrays import Bools, Ints
 from traceql.errors import MissingDataError
 from traceql.ingest.event_text import replaced
+from traceql.ingest.piece_extents import FarPieces
 from traceql.ingest.source import open_source
 from traceql.ingest.texts import TextReader
 from traceql.ingest.worker import collector_off
@@ -75,7 +76,7 @@ def cut(
     columns = EventColumns()
     sieve = Sieve(trace, window, columns)
     with Store() as store:
-        reader = take(path, columns, sieve, written, into=store, progress=progress)
+        reader = take(path, trace, columns, sieve, written, into=store, progress=progress)
         rows = store.rows()
         stays = sieve.together(rows)
         if not (stays & ~rows.of(Kind.METADATA)).any():
@@ -89,6 +90,7 @@ def cut(
 
 def take(
     path: Path,
+    trace: Trace,
     columns: EventColumns,
     sieve: Sieve | None,
     written: Written,
@@ -97,10 +99,11 @@ def take(
     progress: Progress | None,
 ) -> TextReader:
     """Puts the events of a file into a store, those that the sieve takes or all; returns what read it."""
+    written.n_source += trace.meta.n_events
+    far = FarPieces(trace.pieces.collect(), sieve.near.meet) if sieve and trace.pieces is not None else ()
     with open_source(path) as source, collector_off():
-        reader = TextReader(source.blocks())
+        reader = TextReader(source.blocks(), far)
         for batch in reader:
-            written.n_source += len(batch.events)
             index, rows = columns.rows(batch.events, sieve.near if sieve else None)
             if sieve:
                 taken = sieve.taken(at(batch.events, index), rows)

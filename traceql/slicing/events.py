@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from traceql.arrays import Array, Ints, Ints32
-from traceql.ingest.decode import Codes
+from traceql.ingest.decode import ALONE, Codes
 from traceql.ingest.events import Event, lenient_args
 from traceql.ingest.times import MISSING, parse_us
 from traceql.slicing.kinds import LINKED, Kind, Kinds
@@ -21,8 +21,6 @@ Thread = tuple[int | str, int | str]
 NONE = -1
 
 METADATA, SLICE = "M", "X"
-_ALONE = frozenset("XiICstf")
-"""Phases of events that one by one lie in a window or do not: the ends of an arrow both lie in it."""
 
 _phase = attrgetter("ph")
 _phase_and_category = attrgetter("ph", "cat")
@@ -121,8 +119,8 @@ class EventColumns:
         index = np.arange(len(events))
         if near is not None:
             stays = near.meet(start, np.where(dur == MISSING, start, start + dur))
-            if set(phases) - _ALONE:
-                stays |= np.fromiter((phase not in _ALONE for phase in phases), bool, len(phases))
+            if set(phases) - ALONE:
+                stays |= np.fromiter((phase not in ALONE for phase in phases), bool, len(phases))
             index = np.flatnonzero(stays)
         chosen = at(events, index)
         kind = np.fromiter(map(self._kinds.__getitem__, map(_phase_and_category, chosen)), np.int8, len(index))

@@ -91,7 +91,7 @@ def merge(
             with Store() as store:
                 columns = EventColumns()
                 sieve = Sieve(part.file.trace, part.window, columns) if part.window else None
-                reader = take(part.file.path, columns, sieve, written, into=store, progress=progress)
+                reader = take(part.file.path, part.file.trace, columns, sieve, written, into=store, progress=progress)
                 if part.number == 0 and reader.is_wrapped:
                     keys.update(_shared(read_meta(reader.header, reader.after_events)[0]))
                 yield from _edited(place, store, columns, sieve, written)
