@@ -106,6 +106,8 @@ def test_the_page_of_several_stages() -> None:
     assert run.exit_code == 0
     assert "decode: GPU-bound: idle 0.8 % of the step" in run.stdout
     assert "prefill: GPU waits for the host 56 % of the step: host-bound" in run.stdout
+    assert "decode: 78 layers a step: 3 × attention + mlp 0.97 ms, 75 × attention + moe, kind 2 1.03 ms" in run.stdout
+    assert "prefill: 78 layers a step: 3 × attention + mlp 1.48 ms, 75 × attention + moe, kind 1 2.33 ms" in run.stdout
     assert "7 steps of all stages (`--stage` tells one)" in run.stdout
     titles, _, decode, prefill, *_ = run.stdout.split("\nStages\n")[1].splitlines()
     assert words(titles) == "stage steps batch median ms of all wall copy gemm attention moe other idle"

@@ -1,12 +1,16 @@
 """One sentence each about what sets the pace (the host, the other ranks), and about the layers."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import polars as pl
 
 from traceql import fmt
-from traceql.analyses.layer_stats import LayerStats
+from traceql.analyses.layer_stats import LayerStats, layer_stats
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
+from traceql.report import words
 from traceql.report.idle_page import pace_lines
 from traceql.report.layers_page import layers_line
 from traceql.trace import Trace
@@ -22,12 +26,22 @@ def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ..
     paces = idle_by_step(trace)
     lines = [
         *pace_lines(paces.join(summary.steps, on=["rank", "device", "step"], how="semi")),
-        layers_line(layers),
+        *_layers_lines(trace, summary, layers),
     ]
     communication = summary.groups.filter(pl.col("group") == "nccl")
     if communication.height:
         lines.append(_waiting(trace, summary, communication["kernel_ns"].item() / summary.n_windows))
     return tuple(line for line in lines if line)
+
+
+def _layers_lines(trace: Trace, summary: Summary, layers: LayerStats) -> Iterator[str | None]:
+    """The layers of a step; of each stage apart, whose layers may be of different kernels."""
+    if not words.has_stages(summary):
+        yield layers_line(layers)
+        return
+    for stage in summary.stages["stage"]:
+        line = layers_line(layer_stats(trace, replace(summary.selection, stage=stage)))
+        yield line and f"{stage}: {line}"
 
 
 def _waiting(trace: Trace, summary: Summary, comm_ns_per_step: float) -> str | None:
