@@ -1,5 +1,6 @@
 """Stores of many traces: what is in them, what happens when an ingest is disturbed, and questions about them."""
 
+import gc
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +26,8 @@ from msgspec import structs
 from polars.testing import assert_frame_equal
 
 import traceql
+from traceql.analyses.idle import idle_gaps
+from traceql.analyses.pace import pace
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import summarize
 from traceql.cli import main
@@ -140,6 +144,17 @@ def test_other_tables_are_kept_when_asked_for(filled):
     assert_frame_equal(kernels.select(direct.columns), direct)
     assert ingest(FILES, store).n_known == 4
     assert query_store(Store.open(store), "SELECT COUNT(*) FROM kernels").item() == direct.height
+
+
+@pytest.mark.parametrize("once", [summarize, pace, idle_gaps], ids=lambda function: function.__name__)
+def test_what_several_tables_need_is_worked_out_once(once):
+    """As long as the trace is there, and not longer."""
+    trace = traceql.load(FILES[0], cache=False)
+    assert once(trace) is once(trace)
+    kept = weakref.ref(trace)
+    del trace
+    gc.collect()
+    assert kept() is None
 
 
 def test_files_say_what_made_them(base):

@@ -19,7 +19,7 @@ from test_truth import METAMORPHIC, REAL, SMALL, rewrite
 
 import traceql
 from traceql import analyses
-from traceql.analyses.idle import CAUSES, idle_gaps
+from traceql.analyses.idle import CAUSES, gaps_of, idle_gaps
 from traceql.analyses.pace import (
     LAUNCH_STATS,
     STEP_PACE,
@@ -57,7 +57,7 @@ def check_sums(trace: Trace) -> None:
     """Gaps add up to idle, causes to idle, and every launch outstanding starts some time, whatever the trace."""
     found = analyses.Attribution.of(trace)
     steps = found.steps.filter(pl.col("wall_ns").is_not_null())
-    gaps, depth = idle_gaps(trace, found), queue_depth(trace, found)
+    gaps, depth = idle_gaps(trace), queue_depth(trace, found)
     sums = gaps.group_by(STEP).agg(gap_ns=pl.sum("dur_ns"))
     both = steps.join(sums, on=STEP, how="left").with_columns(pl.col("gap_ns").fill_null(0))
     assert both["gap_ns"].to_list() == both["idle_ns"].to_list()
@@ -387,7 +387,7 @@ def test_a_trace_without_launches(tmp_path):
         trace, kernels=trace.kernels.with_columns(launch_id=pl.lit(None, pl.Int64), op_id=pl.lit(None, pl.Int64))
     )
     windows = analyses.Attribution.of(trace)
-    gaps = idle_gaps(bare, dataclasses.replace(windows, activities=windows.activities.drop("launch_id").join(
+    gaps = gaps_of(bare, dataclasses.replace(windows, activities=windows.activities.drop("launch_id").join(
         bare.kernels.select("kernel_id", "launch_id").collect(), on="kernel_id")))  # fmt: skip
     assert set(gaps["cause"]) == {"unknown"}
     assert gaps["dur_ns"].sum() == windows.steps["idle_ns"].sum()

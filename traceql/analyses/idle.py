@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
+from traceql.analyses.once import once
 from traceql.arrays import Ints
 from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
@@ -67,16 +68,17 @@ _POLL_SPAN = pl.col("name").str.contains(r"^scheduler\.recv_requests\b")
 _FAR = np.iinfo(np.int64).max
 
 
-def idle_gaps(trace: Trace, found: Attribution | None = None) -> pl.DataFrame:
+@once
+def idle_gaps(trace: Trace) -> pl.DataFrame:
     """The `idle` table of a trace or run: why its GPUs had nothing to do within the steps.
 
-    Args:
-        trace: the trace.
-        found: its steps, where they are known already.
-
-    Empty where no step has a window.
+    Empty where no step has a window. Worked out once.
     """
-    found = found or Attribution.of(trace)
+    return gaps_of(trace, Attribution.of(trace))
+
+
+def gaps_of(trace: Trace, found: Attribution) -> pl.DataFrame:
+    """The `idle` table of a trace or run, with its steps as they are given."""
     gaps = window_gaps(found.activities, found.steps)
     activities = _with_launch(found.activities, trace.launches)
     calls = trace.launches.select("launch_id", "thread_id", "start_ns", "dur_ns", "name").collect()

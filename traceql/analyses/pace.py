@@ -6,6 +6,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.idle import CAUSES, idle_gaps
+from traceql.analyses.once import once
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
@@ -113,15 +114,23 @@ class Pace:
 
 
 def pace(trace: Trace, selection: Selection | None = None) -> Pace:
-    """Who sets the pace of the steps of a trace or run.
+    """Who sets the pace of the steps of a trace or run; worked out once for all steps, and kept while the trace is.
 
     Raises:
         MissingDataError: the selection names no step of the trace.
     """
-    selection = selection or Selection()
+    return _of_all_steps(trace) if selection in (None, Selection()) else _pace(trace, selection)
+
+
+@once
+def _of_all_steps(trace: Trace) -> Pace:
+    return _pace(trace, Selection())
+
+
+def _pace(trace: Trace, selection: Selection) -> Pace:
     found = Attribution.of(trace)
     chosen = selected_steps(found.steps, selection)
-    gaps = idle_gaps(trace, found)
+    gaps = idle_gaps(trace)
     steps = pace_of_steps(found.steps, gaps, queue_depth(trace, found)).join(chosen, on=_STEP, how="semi")
     complete = steps.filter("is_complete")
     counted = complete if complete.height else steps
@@ -144,7 +153,7 @@ def pace(trace: Trace, selection: Selection | None = None) -> Pace:
 def step_pace(trace: Trace) -> pl.DataFrame:
     """The `step_pace` table of a trace or run: idle time of each step by cause, and launches outstanding."""
     found = Attribution.of(trace)
-    return pace_of_steps(found.steps, idle_gaps(trace, found), queue_depth(trace, found))
+    return pace_of_steps(found.steps, idle_gaps(trace), queue_depth(trace, found))
 
 
 def launch_stats(trace: Trace) -> pl.DataFrame:
@@ -186,7 +195,7 @@ def idle_by_step(trace: Trace) -> pl.DataFrame:
 
     def worked_out() -> dict[str, pl.DataFrame]:
         found = Attribution.of(trace)
-        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace, found))}
+        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace))}
 
     return trace.kept(f"idle-{_METHOD_VERSION}-{trace.categories.fingerprint}", worked_out)["idle_by_step"]
 

@@ -6,6 +6,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.change import OUTLIER_MADS
+from traceql.analyses.once import once
 from traceql.analyses.stages import stages
 from traceql.analyses.step_windows import window_times
 from traceql.errors import MissingDataError
@@ -136,12 +137,20 @@ OUTLIER_PEERS = ["rank", "device", "stage", "batch_size"]
 
 
 def summarize(trace: Trace, selection: Selection | None = None) -> Summary:
-    """Where the time of a trace goes.
+    """Where the time of a trace goes; worked out once for all steps, and kept while the trace is.
 
     Raises:
         MissingDataError: the selection names no step of the trace.
     """
-    selection = selection or Selection()
+    return _of_all_steps(trace) if selection in (None, Selection()) else _summary(trace, selection)
+
+
+@once
+def _of_all_steps(trace: Trace) -> Summary:
+    return _summary(trace, Selection())
+
+
+def _summary(trace: Trace, selection: Selection) -> Summary:
     found = Attribution.of(trace)
     chosen = selected_steps(found.steps, selection)
     complete = chosen.filter(pl.col("is_complete") & pl.col("separable"))
