@@ -1,6 +1,7 @@
 """Stores of many traces: what is in them, what happens when an ingest is disturbed, and questions about them."""
 
 import gc
+import gzip
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import quote
 
 import msgspec
 import polars as pl
@@ -32,15 +34,18 @@ from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import summarize
 from traceql.cli import main
 from traceql.errors import InputError, MissingDataError, OutputError, QueryError
-from traceql.fleet import ingesting, kept, local, sources, task
+from traceql.fleet import ingesting, kept, local, placing, sources, task
 from traceql.fleet.asking import query_store, table_of
-from traceql.fleet.manifest import Entry, Recipe, data_path
+from traceql.fleet.manifest import Entry, Origin, Recipe, data_path
+from traceql.fleet.source import Source
 from traceql.fleet.storage import UNFINISHED, LocalStorage, RemoteStorage, is_remote, place
 from traceql.fleet.store import Store
 from traceql.ingest.meta import TraceMeta
 from traceql.rules import built_in_rules, run_rules
 
-GLM5 = FIXTURES / "glm5"
+GLM5 = (FIXTURES / "glm5").resolve()
+POOL, GATHER = (str(GLM5 / f"tiny-{name}-graph") for name in ("pool", "gather"))
+"""Names of runs: paths, as no store is beside the fixtures."""
 EAGER = GLM5 / "tiny-pool-eager-TP-1.json.gz"
 GRAPH = FIXTURES / "sglang" / "before-graph-TP-0.trace.json.zst"
 FILES = [GLM5 / f"tiny-{name}-TP-{rank}.json.gz" for name in ("pool-graph", "gather-graph") for rank in (0, 1)]
@@ -158,7 +163,7 @@ def test_what_several_tables_need_is_worked_out_once(once):
 
 
 def test_files_say_what_made_them(base):
-    file = next((base / "traces" / "run=tiny-pool-graph" / "rank=0").iterdir())
+    file = next((base / "traces" / f"run={quote(POOL, safe='')}" / "rank=0").iterdir())
     metadata = pl.read_parquet_metadata(file)
     assert metadata["traceql_store_format"] == "1"
     assert metadata["traceql_traceql"] == traceql.__version__
@@ -203,10 +208,11 @@ def test_a_touched_file_is_the_same_and_a_copy_is_passed_over(tmp_path):
 def test_a_changed_file_takes_the_place_of_what_was_there(tmp_path):
     file, store = tmp_path / "run-TP-0.json.gz", tmp_path / "store"
     shutil.copy(FILES[0], file)
-    ingest([file], store)
+    ingest([file], store, labels={"commit": "old"})
     shutil.copy(FILES[2], file)
     report = ingest([file], store)
     assert (len(report.ingested), len(report.replaced)) == (1, 1)
+    assert query_store(Store.open(store), "SELECT commit FROM traces").rows() == [(None,)]  # it was the other's
     expected = summarize(traceql.load(FILES[2])).wall_ns
     assert query_store(Store.open(store), "SELECT wall_ns FROM traces").rows() == [(expected,)]
     n_files = len([*store.rglob("*.parquet")])
@@ -246,7 +252,7 @@ def test_damaged_files_are_named_and_tried_again(filled, tmp_path):
     shutil.copy(EAGER, bad)
     assert len(ingest([bad], filled).ingested) == 1
     assert query_store(Store.open(filled), "SELECT file FROM failures").rows() == [(str(odd),)]
-    assert query_store(Store.open(filled), "SELECT rank FROM traces WHERE run = 'bad'").rows() == [(1,)]
+    assert query_store(Store.open(filled), "SELECT rank FROM traces WHERE run = 'traces/bad'").rows() == [(1,)]
 
 
 @pytest.mark.slow
@@ -341,7 +347,7 @@ def test_a_killed_ingest(tmp_path, undisturbed):
     report = ingest(FILES, store)
     assert report.n_known + len(report.ingested) == 4
     ingest([GRAPH], store)
-    runs = pl.col("run") != "before-graph"
+    runs = ~pl.col("run").str.ends_with("before-graph")
     for name, frame in frames(store).items():
         assert_frame_equal(frame.filter(runs), undisturbed[name])
 
@@ -398,7 +404,7 @@ def test_two_ingests_at_once(tmp_path, undisturbed):
     with ThreadPoolExecutor(2) as pool:
         reports = [*pool.map(lambda files: ingest(files, store), (FILES[:2], FILES[:2]))]
     assert all(len(report.ingested) + report.n_known == 2 for report in reports)
-    assert_same(store, {name: frame.filter(run="tiny-pool-graph") for name, frame in undisturbed.items()})
+    assert_same(store, {name: frame.filter(run=POOL) for name, frame in undisturbed.items()})
     assert ingest(FILES[:2], store).n_known == 2
 
 
@@ -420,12 +426,12 @@ def test_two_processes_ingest_at_once(tmp_path, undisturbed):
 def test_of_two_traces_of_one_rank_the_first_counts(filled, tmp_path):
     """Two ingests at once may both find the place free; readers agree on one, and the next ingest names the other."""
     store = Store.open(filled)
-    ingest([EAGER], tmp_path / "other", run="tiny-pool-graph")
+    ingest([EAGER], tmp_path / "other", run=POOL)
     (other,) = Store.open(tmp_path / "other").entries
     store.commit(structs.replace(other, ingested=datetime(2999, 1, 1, tzinfo=UTC)))
     assert {Path(entry.origin.location).name for entry in store.entries} == {file.name for file in FILES}
-    (failure,) = ingest([FILES[1], EAGER], filled, run="tiny-pool-graph").failed
-    assert "run tiny-pool-graph has a rank 1 already" in failure.reason
+    (failure,) = ingest([FILES[1], EAGER], filled, run=POOL).failed
+    assert f"run {POOL} has a rank 1 already" in failure.reason
 
 
 @pytest.mark.slow
@@ -481,10 +487,10 @@ def test_an_entry_that_points_elsewhere_is_none(filled):
 
 def test_a_lost_data_file_is_an_error_and_a_damaged_entry_a_trace_to_ingest(filled):
     store = filled
-    shutil.rmtree(store / "categories" / "run=tiny-pool-graph" / "rank=0")
+    shutil.rmtree(store / "categories" / f"run={quote(POOL, safe='')}" / "rank=0")
     result = run("query", store, "SELECT * FROM categories")
     assert (result.exit_code, "missing or damaged" in result.stderr) == (2, True)
-    (entry,) = (entry for entry in Store.open(store).entries if entry.slot == ("tiny-pool-graph", 0))
+    (entry,) = (entry for entry in Store.open(store).entries if entry.slot == (POOL, 0))
     (store / entry.path).write_text("{")
     assert len(Store.open(store).entries) == 3
     assert len(ingest(FILES[:1], store).ingested) == 1
@@ -500,7 +506,7 @@ def test_workers_give_what_this_process_gives(tmp_path, undisturbed):
         sources.sources([str(GLM5 / "tiny-pool-graph*")]), tmp_path / "store", partial(local.run_here, jobs=2)
     )
     assert len(report.ingested) == 2
-    assert_same(tmp_path / "store", {name: frame.filter(run="tiny-pool-graph") for name, frame in undisturbed.items()})
+    assert_same(tmp_path / "store", {name: frame.filter(run=POOL) for name, frame in undisturbed.items()})
 
 
 def test_tasks_that_do_not_fit_together_wait():
@@ -533,35 +539,95 @@ def test_progress_is_in_bytes_of_files(filled):
 # --- what is ingested, and as what
 
 
-def placed(name, run=None, capture=None, others=(), **meta):
+def placed(location, run=None, capture=None, others=(), base="/traces", **meta):
     found = [
-        sources.Source(origin=sources.Origin(location=f"/traces/job7/{each}", n_bytes=1, state=""), json_bytes=1)
-        for each in (name, *others)
+        Source(origin=Origin(location=f"/traces/{each}", n_bytes=1, state=""), json_bytes=1)
+        for each in (location, *others)
     ]
-    known = TraceMeta(name=name, size_bytes=1, n_events=1, **meta)
-    place = sources.placed(sources.with_ranks_of_names(found)[0], known, capture, run)
+    known = TraceMeta(name="", size_bytes=1, n_events=1, **meta)
+    source = placing.with_names_told(found, lambda _: ())[0]
+    place = placing.placed(source, known, capture=capture, run=run, base=base)
     return place.run, place.rank
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "expected"),
+    ("location", "options", "expected"),
     [
-        ("1699999999.123-TP-3.trace.json.gz", {}, ("1699999999.123", 3)),
-        ("before-graph-TP-0.trace.json.zst", {"rank": 5, "world_size": 8}, ("before-graph", 5)),
-        ("rank_3.json", {}, ("job7", 3)),
-        ("decode-rank-2.pt.trace.json", {}, ("decode", 2)),
-        ("node1_4711.1699999999123.pt.trace.json.gz", {"rank": 2, "world_size": 8}, ("job7", 2)),
-        ("before.json.gz", {}, ("before", 0)),
-        ("before.json.gz", {"rank": 0, "world_size": 1}, ("before", 0)),
-        ("decode-TP-1.trace.json.gz", {"capture": Path("/x/night")}, ("night", 1)),
-        ("a-TP-1.json", {"run": "mine"}, ("mine", 1)),
-        ("a-TP-1.json", {"run": "{folder}/{name}"}, ("job7/a", 1)),
+        ("job7/1699999999.123-TP-3.trace.json.gz", {}, ("job7/1699999999.123", 3)),
+        ("job7/before-graph-TP-0.trace.json.zst", {"rank": 5, "world_size": 8}, ("job7/before-graph", 5)),
+        ("job7/decode-rank-2.pt.trace.json", {}, ("job7/decode", 2)),
+        ("job7/before.json.gz", {}, ("job7/before", 0)),
+        ("job7/before.json.gz", {"rank": 0, "world_size": 1}, ("job7/before", 0)),
+        # its folder says all: nothing is said twice
+        ("night/before/TP-0.json.gz", {"rank": 0}, ("night/before", 0)),
+        ("night/before/before-TP-1.json.gz", {}, ("night/before", 1)),
+        ("night/before/rank_3.json", {}, ("night/before", 3)),
+        ("TP-1.json", {}, ("traces", 1)),
+        # one of several ranks whose name tells none: only the number of its rank is taken for one
+        ("job7/2026-01-01.json.gz", {"rank": 0, "world_size": 8}, ("job7/2026-01-01", 0)),
+        ("job7/trace_3.json.gz", {"rank": 3, "world_size": 8}, ("job7/trace", 3)),
+        ("job7/3.json.gz", {"rank": 3, "world_size": 8}, ("job7", 3)),
+        # folders for ranks
+        ("job7/rank_3/trace.json", {}, ("job7/trace", 3)),
+        ("job7/rank3/trace.json", {"rank": 3}, ("job7/trace", 3)),
+        ("job7/rank3/trace.json", {"rank": 0}, ("job7/rank3/trace", 0)),
+        # several numbers
         ("a-TP-0-DP-1.json", {"others": ("a-TP-0-DP-0.json",), "rank": 0, "world_size": 1}, ("a", 1)),
         ("a-TP-1-DP-1.json", {"others": ("a-TP-0-DP-0.json",), "rank": 1, "world_size": 2}, ("a", 1)),
+        # captures, other places, names asked for
+        ("fix/before/traces/decode-TP-1.json.gz", {"capture": "/traces/fix/before"}, ("fix/before", 1)),
+        ("night/x-TP-1.json", {"base": "/elsewhere"}, ("/traces/night/x", 1)),
+        ("night/x-TP-1.json", {"run": "mine"}, ("mine", 1)),
+        ("night/x-TP-1.json", {"run": "{folder}: {name}, {path}"}, ("night: x, night/x", 1)),
+        ("{name}/x-TP-1.json", {"run": "{folder}-{name}"}, ("{name}-x", 1)),
+        ("a b/ü'\n{path}-TP-1.json", {}, ("a b/ü'\n{path}", 1)),
+    ],
+)  # fmt: skip
+def test_run_and_rank(location, options, expected):
+    assert placed(location, **options) == expected
+
+
+def stamped(worker, seconds):
+    """A name as torch.profiler's handler gives it, some time after 2023-11-14T22:13:20."""
+    return f"log/{worker}.{1_700_000_000_000_000_000 + round(seconds * 1e9)}.pt.trace.json.gz"
+
+
+VLLM = [f"dp0_pp0_tp{rank}_dcp0_ep{rank}_rank{rank}" for rank in (0, 1)]
+PIDS = ["node1_4711", "node1_4712"]
+
+
+@pytest.mark.parametrize(
+    ("worker", "seconds", "others", "options", "expected"),
+    [
+        (VLLM[1], 0.5, [(VLLM[0], 0)], {"world_size": 2}, ("log/2023-11-14T22:13:20.000", 1)),
+        (VLLM[1], 9.5, [(VLLM[0], 9), (VLLM[0], 0), (VLLM[1], 0.5)], {}, ("log/2023-11-14T22:13:29.000", 1)),
+        (f"night_{VLLM[1]}", 0.5, [(f"night_{VLLM[0]}", 0)], {}, ("log/night.2023-11-14T22:13:20.000", 1)),
+        ("worker1_step_12", 0, [("worker0_step_12", 0.5)], {}, ("log/step_12.2023-11-14T22:13:20.000", 1)),
+        # named after their processes: others after a pause are of another recording
+        (PIDS[1], 0.5, [(PIDS[0], 0)], {"rank": 1, "world_size": 2}, ("log/2023-11-14T22:13:20.000", 1)),
+        (PIDS[1], 400, [("node1_22", 0)], {"rank": 1, "world_size": 2}, ("log/2023-11-14T22:20:00.000", 1)),
+        (PIDS[1], 0.5, [(PIDS[0], 0)], {"rank": 0, "world_size": 1}, ("log/node1_4712.2023-11-14T22:13:20.500", 0)),
+        (PIDS[1], 0.5, [(PIDS[0], 0)], {}, ("log/node1_4712.2023-11-14T22:13:20.500", 0)),
+        ("rank_1/node1_4712", 0.5, [("rank_0/node1_4711", 0)], {}, ("log/2023-11-14T22:13:20.000", 1)),
     ],
 )
-def test_run_and_rank(name, options, expected):
-    assert placed(name, **options) == expected
+def test_files_of_torch_profilers_handler(worker, seconds, others, options, expected):
+    """Each rank has a time of its own in its name; what they have in common is the least."""
+    assert placed(stamped(worker, seconds), others=[stamped(*other) for other in others], **options) == expected
+
+
+def test_a_name_too_long_for_a_folder_keeps_its_end():
+    deep = f"{'ü/' * 60}night"
+    names = [placed(f"{top}/{deep}/x-TP-0.json")[0] for top in ("a", "b")]
+    assert all(name.endswith("/ü/night/x") and len(quote(name, safe="")) <= 240 for name in names)
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize("name", ["{nmae}", "{}", "a-{rank}"])
+def test_an_unknown_placeholder_is_refused(name, tmp_path):
+    result = run("ingest", FILES[0], "--to", tmp_path / "store", "--run", name)
+    assert (result.exit_code, "stands for nothing" in result.stderr) == (2, True)
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow
@@ -573,25 +639,60 @@ def test_names_that_cannot_be_folders(tmp_path):
         ("123", 1), ("a/b c=ü%\n..", 0),
     ]  # fmt: skip
     assert {file.name for file in (tmp_path / "store").iterdir()} == {*NAMES, "_traceql"}
-    for name in ("", "x" * 201, "__HIVE_DEFAULT_PARTITION__"):
+    for name in ("", "x" * 241, "__HIVE_DEFAULT_PARTITION__"):
         with pytest.raises(InputError, match="cannot name a run"):
             ingest(FILES[:1], tmp_path / "store", run=name)
 
 
-@pytest.mark.slow
-def test_two_recordings_of_one_rank_need_runs_of_their_own(tmp_path):
-    (tmp_path / "mon").mkdir()
-    (tmp_path / "tue").mkdir()
-    shutil.copy(FILES[0], tmp_path / "mon" / "x-TP-0.json.gz")
-    shutil.copy(FILES[2], tmp_path / "tue" / "x-TP-0.json.gz")
+def test_recordings_that_are_named_alike_are_apart_by_folder(tmp_path):
+    """The usual layout. Ingested one night at a time or all at once, the runs are the same."""
+    nights = [tmp_path / "nightly" / name for name in ("mon/before", "mon/after", "tue/before")]
+    for folder, *files in zip(nights, FILES[::2], FILES[1::2], strict=False):
+        folder.mkdir(parents=True)
+        for rank, file in enumerate(files):
+            shutil.copy(file, folder / f"TP-{rank}.json.gz")
+    shutil.copytree(FIXTURES / "capture" / "before", nights[2])
+    runs = ["nightly/mon/after", "nightly/mon/before", "nightly/tue/before"]
+    assert not ingest([tmp_path / "nightly"], tmp_path / "at once").failed
+    for folder in nights:
+        report = ingest([folder], tmp_path / "one by one")
+        assert len(report.ingested) in (1, 2)
+    for store in ("at once", "one by one"):
+        sql = "SELECT run, COUNT(*) AS n FROM traces GROUP BY run ORDER BY run"
+        assert query_store(Store.open(tmp_path / store), sql).rows() == [*zip(runs, (2, 2, 1), strict=True)]
+    assert ingest([tmp_path / "nightly"], tmp_path / "one by one").n_known == 5
+
+
+def test_two_files_of_one_rank_of_one_recording(tmp_path):
+    """Only this is refused, unless the first one has gone: then it was replaced."""
+    first, second = tmp_path / "x-TP-0.json.gz", tmp_path / "x-TP-0.json"
+    shutil.copy(FILES[0], first)
+    second.write_bytes(gzip.decompress(FILES[2].read_bytes()))
     store = tmp_path / "store"
-    report = ingest([tmp_path / "mon", tmp_path / "tue"], store)
-    assert [failure.reason for failure in report.failed] == [
-        f"run x has a rank 0 already, of {tmp_path / 'mon' / 'x-TP-0.json.gz'}"
-    ]
-    report = ingest([tmp_path / "tue"], store, run="{folder}-{name}")
-    assert not report.failed
-    assert [entry.run for entry in Store.open(store).entries] == ["tue-x", "x"]
+    report = ingest([first, second], store)
+    assert [failure.reason for failure in report.failed] == [f"run x has a rank 0 already, of {second}"]
+    second.unlink()
+    report = ingest([first], store)
+    assert (report.failed, len(report.replaced)) == ([], 1)
+    assert [entry.origin.location for entry in Store.open(store).entries] == [str(first)]
+    assert not Store.open(store).failures()
+
+
+def test_a_recording_that_moved_away_is_not_lost(tmp_path):
+    """`latest` is moved to an archive, and a new one comes in its place: both are in the store then."""
+    latest, archive, store = tmp_path / "latest", tmp_path / "archive", tmp_path / "store"
+    latest.mkdir()
+    shutil.copy(FILES[0], latest / "TP-0.json.gz")
+    ingest([latest], store, labels={"commit": "old"})
+    latest.rename(archive)
+    latest.mkdir()
+    shutil.copy(FILES[2], latest / "TP-0.json.gz")
+    assert not ingest([archive, latest], store).failed
+    expected = [("archive", summarize(traceql.load(FILES[0])).wall_ns, "old"),
+                ("latest", summarize(traceql.load(FILES[2])).wall_ns, None)]  # fmt: skip
+    sql = "SELECT run, wall_ns, commit FROM traces ORDER BY run"
+    assert query_store(Store.open(store), sql).rows() == expected
+    assert ingest([latest, archive], store).n_known == 2
 
 
 def test_dates_and_hosts_come_from_the_trace_and_its_name(tmp_path):
@@ -599,7 +700,7 @@ def test_dates_and_hosts_come_from_the_trace_and_its_name(tmp_path):
     shutil.copy(EAGER, file)
     ingest([file], tmp_path / "store")
     (row,) = query_store(Store.open(tmp_path / "store"), "SELECT run, rank, host, commit, date FROM traces").rows()
-    assert row[:4] == (tmp_path.name, 1, "gpu-node-3", None)
+    assert row[:4] == ("2026-10-01T12:17:06.123", 1, "gpu-node-3", None)
     meta = traceql.load(EAGER).meta
     assert meta.base_time_ns
     assert meta.first_event_ns
@@ -710,7 +811,7 @@ def test_an_unknown_scheme_is_named():
 def test_queries_of_a_store(base):
     store = base
     answer = query_store(Store.open(store), "SELECT run, COUNT(DISTINCT rank) AS n FROM step_facts GROUP BY run")
-    assert sorted(answer.rows()) == [("tiny-gather-graph", 2), ("tiny-pool-graph", 2)]
+    assert sorted(answer.rows()) == [(GATHER, 2), (POOL, 2)]
     for sql, message in (
         ("SELECT * FROM kernel_stat", "unknown table 'kernel_stat'"),
         ("SELECT nme FROM kernel_stats", "unknown column 'nme'"),
@@ -725,7 +826,7 @@ def test_queries_of_a_store(base):
 
 
 def test_a_query_opens_the_files_it_needs(base):
-    plan = table_of(Store.open(base), "step_facts").filter(run="tiny-pool-graph", rank=1).explain()
+    plan = table_of(Store.open(base), "step_facts").filter(run=POOL, rank=1).explain()
     assert "1 other" not in plan
     assert "rank=1" in plan
     assert "rank=0" not in plan
@@ -761,7 +862,7 @@ def test_a_web_server(tmp_path):
         missing = run("ingest", f"{url}/none.json.gz", "--to", tmp_path / "store")
         assert (missing.exit_code, "no such object" in missing.stderr) == (2, True)
         server.shutdown()
-    assert [entry.slot for entry in Store.open(tmp_path / "store").entries] == [("tiny-pool-eager", 1)]
+    assert [entry.slot for entry in Store.open(tmp_path / "store").entries] == [(f"{url}/tiny-pool-eager", 1)]
 
 
 @pytest.mark.slow

@@ -21,7 +21,9 @@ from traceql.fleet.asking import table_of
 from traceql.fleet.store import Store
 from traceql.fleet.trends import run_steps
 
-CAPTURE = FIXTURES / "capture"
+CAPTURE = (FIXTURES / "capture").resolve()
+BEFORE, AFTER = (str(CAPTURE / side) for side in ("before", "after"))
+"""Names of runs: paths, as no store is beside the fixtures."""
 TRACES = {side: CAPTURE / side / "traces" / "decode-TP-0.trace.json.zst" for side in ("before", "after")}
 
 
@@ -66,8 +68,8 @@ def test_changes_are_those_of_diff(store):
     found = trend(run_steps(Store.open(store)))
     first, second = found.groups.rows(named=True)
     compared = traceql.diff(TRACES["before"], TRACES["after"])
-    assert (first["group"], first["verdict"], first["delta_ns"]) == ("before", None, None)
-    assert (second["group"], second["verdict"]) == ("after", compared.verdict)
+    assert (first["group"], first["verdict"], first["delta_ns"]) == (BEFORE, None, None)
+    assert (second["group"], second["verdict"]) == (AFTER, compared.verdict)
     assert second["delta_ns"] == compared.delta_ns
     relative = compared.relative
     assert relative
@@ -122,8 +124,8 @@ def test_a_capture_tells_run_model_and_pace(store):
     found = table_of(Store.open(store), "traces").collect().rows(named=True)
     told = [(row["run"], row["model"], row["engine_version"], row["control_tokens_per_s"]) for row in found]
     assert told == [
-        ("after", "model", "0.5.11", pytest.approx(476.53, abs=0.01)),
-        ("before", "model", "0.5.11", pytest.approx(100.07, abs=0.01)),
+        (AFTER, "model", "0.5.11", pytest.approx(476.53, abs=0.01)),
+        (BEFORE, "model", "0.5.11", pytest.approx(100.07, abs=0.01)),
     ]
 
 
@@ -141,10 +143,36 @@ def test_other_settings_are_not_compared_and_unknown_ones_are():
         c=(noisy(20.0, seed=3), {"gpu": "H200", "world_size": 4}), d=(noisy(10.0, seed=4), {"world_size": 8}),
     )  # fmt: skip
     found = trend(steps).groups
-    assert found["verdict"].to_list() == [None, "cannot tell", "slower", "cannot tell"]
-    assert found["reason"].to_list()[1::2] == [
-        "not comparable: GPU H100 before, H200 after", "not comparable: world size 4 before, 8 after",
-    ]  # fmt: skip
+    assert found["verdict"].to_list() == [None, "cannot tell", "slower", "same"]
+    assert found["compared_with"].to_list() == [None, "a", "b", "b"]
+    assert found["reason"].to_list()[1] == "not comparable: GPU H100 before, H200 after"
+    assert found["delta_frac"].to_list()[1] is None
+
+
+def test_series_in_one_store_do_not_hide_each_other():
+    """Two models every night: each night is compared with the last one of its model."""
+    walls = {"big": (noisy(40.0), noisy(44.0, seed=2)), "small": (noisy(5.0, seed=3), noisy(5.0, seed=4))}
+    steps = steps_of(
+        **{f"{model}{night}": (walls[model][night], {"model": model}) for night in (0, 1) for model in walls}
+    )
+    found = trend(steps)
+    assert found.groups["verdict"].to_list() == [None, "cannot tell", "slower", "same"]
+    assert found.groups["compared_with"].to_list() == [None, "big0", "big0", "small0"]
+    assert found.regressions["group"].to_list() == ["big1"]
+
+
+def test_only_some_runs(store):
+    opened = Store.open(store)
+    assert {*run_steps(opened, only=[("run", "*/aft?r")])["run"]} == {AFTER}
+    assert {*run_steps(opened, only=[("commit", "old"), ("commit", "new")])["run"]} == {BEFORE, AFTER}
+    with pytest.raises(MissingDataError, match="no run has commit new") as fault:
+        run_steps(opened, only=[("branch", "main"), ("commit", "new")])
+    assert fault.value.hint == "There are: old."
+    result = run("trend", store, "--only", "date=2026-11-30", "--only", "run=*/capture/*")
+    assert (result.exit_code, f"Runs are paths below {CAPTURE}." in " ".join(result.stdout.split())) == (0, True)
+    for given, message in (("rn=x", "Did you mean run?"), ("run", "is not NAME=VALUE")):
+        result = run("trend", store, "--only", given)
+        assert (result.exit_code, message in result.stderr) == (2, True)
 
 
 def test_steps_of_one_kind_count():
@@ -170,12 +198,12 @@ def test_groups_by_labels_and_days(store):
     assert trend(run_steps(opened, "date")).groups["group"].to_list() == ["2026-11-30"]
     assert trend(run_steps(opened, "model")).groups["n_runs"].to_list() == [2]
     by_branch = trend(run_steps(opened, "branch"))
-    assert (by_branch.groups["group"].to_list(), by_branch.ungrouped) == (["main"], ("after",))
-    with pytest.raises(QueryError, match="cannot be grouped by 'branc'") as fault:
+    assert (by_branch.groups["group"].to_list(), by_branch.ungrouped) == (["main"], (AFTER,))
+    with pytest.raises(QueryError, match="by the name 'branc'") as fault:
         run_steps(opened, "branc")
     assert fault.value.hint == "Did you mean branch?"
-    with pytest.raises(MissingDataError, match="what to group it by"):
-        trend(run_steps(opened, "host"))
+    with pytest.raises(MissingDataError, match=r"of no run in .* the host is known"):
+        run_steps(opened, "host")
 
 
 # --- the command
@@ -187,14 +215,14 @@ def test_the_page(store):
     assert result.exit_code == 0
     assert "decode step, batch 8, 2 commits (2 runs), by date" in printed
     assert "faster: new than old by 79.4 % (−79.6 % to −79.3 %)" in printed
-    assert "as traceql diff does" in printed
-    assert "Without branch, so left out: after." in run("trend", store, "--by", "branch").stdout
+    assert "as diff does" in printed
+    assert f"Without branch, so left out: {AFTER}." in run("trend", store, "--by", "branch").stdout
 
 
 def test_one_run_takes_another(store, tmp_path):
     alone = tmp_path / "store"
     shutil.copytree(store, alone)
-    (after,) = (entry for entry in Store.open(alone).entries if entry.run == "after")
+    (after,) = (entry for entry in Store.open(alone).entries if entry.run == AFTER)
     (alone / after.path).unlink()
     result = run("trend", alone)
     assert result.exit_code == 0

@@ -1,11 +1,12 @@
 """How the step time went from one group of runs to the next: by run, commit, date, host or label.
 
-Each group is compared with the one before it as `traceql diff` compares two sides: the same steps, the same interval,
-the same verdicts. So a change that a trend finds is one that a comparison of the same traces finds.
+Each group is compared with the last one before it of the same setting as `traceql diff` compares two sides: the same
+steps, the same interval, the same verdicts. So a change that a trend finds is one that a comparison of the same traces
+finds, and several series (of two models, say) in one store do not hide each other's changes.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,8 +39,9 @@ RUN_STEPS = Table(
 
 TREND = Table(
     "trend",
-    "One row per group of runs, by the date of its first; without a date last. Each is compared with the one before. "
-    "Steps of one stage and batch size count; a step of several ranks is the mean over them.",
+    "One row per group of runs, by the date of its first; without a date last. Each is compared with the last before "
+    "it of the same GPU, engine, model and world size. Steps of one stage and batch size count; of several ranks a step "
+    "is the mean over them.",
     Column("group", pl.String, "Run, commit, date, host or value of the label"),
     Column("date", pl.Datetime("us", "UTC"), "When its first recording began", nullable=True),
     Column("n_runs", pl.Int64, "Runs"),
@@ -49,7 +51,8 @@ TREND = Table(
     Column("p10_step_ns", pl.Float64, "10th percentile over all steps (linear interpolation)"),
     Column("p90_step_ns", pl.Float64, "90th percentile"),
     Column("control_tokens_per_s", pl.Float64, "Tokens a second without the profiler, mean of the runs", nullable=True),
-    Column("delta_ns", pl.Float64, "Change of the median step; null for the first", nullable=True),
+    Column("compared_with", pl.String, "The group before that it is compared with; null for the first", nullable=True),
+    Column("delta_ns", pl.Float64, "Change of the median step; null without one to compare", nullable=True),
     Column("delta_frac", pl.Float64, "The same as a share of the step before", nullable=True),
     Column("low_frac", pl.Float64, "Its interval (95 %): low end; null where there is none", nullable=True),
     Column("high_frac", pl.Float64, "High end", nullable=True),
@@ -130,7 +133,7 @@ def trend(steps: pl.DataFrame, options: TrendOptions | None = None) -> Trend:
     groups.sort(key=lambda group: (group.date is None, group.date or 0, group.name))
     ungrouped = steps.filter(pl.col("group").is_null())["run"].unique().sort().to_list()
     others = set(steps["run"]) - set(chosen["run"]) - set(ungrouped)
-    rows = [_row(group, groups[number - 1] if number else None, options) for number, group in enumerate(groups)]
+    rows = [_row(group, before, options) for group, before in _compared(groups)]
     table = TREND.check(pl.DataFrame(rows, schema=TREND.schema))
     return Trend(stage, batch_size, options, table, tuple(sorted(others)), tuple(ungrouped))
 
@@ -167,6 +170,26 @@ def _group(rows: pl.DataFrame) -> _Group:
     )
 
 
+def _compared(groups: Sequence[_Group]) -> Iterator[tuple[_Group, _Group | None]]:
+    """Each group with the last one before it of its setting, else with the one before it; the first with none."""
+    latest: dict[tuple[tuple[str, frozenset[str]], ...], _Group] = {}  # of each setting, the last one last
+    before: _Group | None = None
+    for group in groups:
+        yield group, next((each for each in reversed(latest.values()) if not _differing(each, group)), before)
+        setting = tuple(group.setting.items())
+        latest.pop(setting, None)
+        latest[setting] = before = group
+
+
+def _differing(before: _Group, after: _Group) -> list[str]:
+    """The facts in which two groups are known to differ, each with both sides."""
+    return [
+        f"{fact} {', '.join(sorted(before.setting[fact]))} before, {', '.join(sorted(after.setting[fact]))} after"
+        for fact in after.setting
+        if before.setting[fact] and after.setting[fact] and before.setting[fact] != after.setting[fact]
+    ]
+
+
 def _row(group: _Group, before: _Group | None, options: TrendOptions) -> dict[str, object]:
     every = np.concatenate(group.walls)
     row: dict[str, object] = {
@@ -184,18 +207,15 @@ def _row(group: _Group, before: _Group | None, options: TrendOptions) -> dict[st
 
 
 def _change(before: _Group, after: _Group, min_effect: float) -> dict[str, object]:
+    if differing := _differing(before, after):
+        reason = f"not comparable: {'; '.join(differing)}"
+        return {"compared_with": before.name, "verdict": "cannot tell", "reason": reason}
     median_ns = median_of(before.walls)
     delta_ns = median_of(after.walls) - median_ns
     interval, verdict, reason = verdict_of(before.walls, after.walls, min_effect)
-    differing = [
-        f"{fact} {', '.join(sorted(before.setting[fact]))} before, {', '.join(sorted(after.setting[fact]))} after"
-        for fact in after.setting
-        if before.setting[fact] and after.setting[fact] and before.setting[fact] != after.setting[fact]
-    ]
-    if differing:
-        verdict, reason = "cannot tell", f"not comparable: {'; '.join(differing)}"
     relative = interval.scaled(1 / median_ns) if interval and median_ns else None
     return {
+        "compared_with": before.name,
         "delta_ns": delta_ns,
         "delta_frac": delta_ns / median_ns if median_ns else None,
         "low_frac": relative.low if relative else None,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traceql.cli.ingest import Label
 from traceql.cli.options import Percent, output_form, output_options
 from traceql.cli.output import check_output, formatted, write_output
 
@@ -12,13 +13,18 @@ from traceql.cli.output import check_output, formatted, write_output
 @click.argument("store", metavar="STORE")
 @click.option("--by", default="run", show_default=True, metavar="NAME",
               help="Group runs by run, commit, date (the day), host, model or a label.")  # fmt: skip
+@click.option("--only", type=Label(), multiple=True, metavar="NAME=PATTERN",
+              help="Only runs whose run, commit, date, host, model or label matches, e.g. run='*/before'. May be "
+              "repeated.")  # fmt: skip
 @click.option("--stage", type=click.Choice(["decode", "prefill", "mixed"]),
               help="Only steps of this stage. [default: decode, else the commonest]")  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=0), metavar="N",
               help="Only steps of this batch size. [default: that of most runs]")  # fmt: skip
 @click.option("--min-effect", type=Percent(), default="1%", show_default=True, metavar="PCT",
               help="The smallest change of the step that matters.")  # fmt: skip
-@click.option("--fail-on-regression", is_flag=True, help="Exit with 1 when the last one is slower than the one before.")
+@click.option(
+    "--fail-on-regression", is_flag=True, help="Exit with 1 when the last one is slower than what it is compared with."
+)
 @output_options()
 @click.pass_context
 def command(
@@ -26,6 +32,7 @@ def command(
     *,
     store: str,
     by: str,
+    only: tuple[tuple[str, str], ...],
     stage: str | None,
     batch_size: int | None,
     min_effect: float,
@@ -36,9 +43,9 @@ def command(
 ) -> None:
     """Step times of a store's runs in order of date, and which changes are real.
 
-    STORE is a folder or URL that traceql ingest filled. Each group of runs is compared with the one before it as
-    traceql diff compares two recordings: complete steps of one stage and batch size, the same interval, and `cannot
-    tell` where steps vary too much, are too few, or GPU, engine, model or number of ranks differ.
+    STORE is a folder or URL that traceql ingest filled. Each group of runs is compared with the last one before it of
+    the same GPU, engine, model and number of ranks, as traceql diff compares two recordings: complete steps of one
+    stage and batch size, the same interval, and `cannot tell` where steps vary too much or are too few.
     """
     form = output_form(form, output)
     check_output(output, force=force, is_binary=form == "parquet", source=Path(store))
@@ -48,7 +55,7 @@ def command(
     from traceql.fleet.trends import run_steps  # noqa: PLC0415
     from traceql.report import trend_page  # noqa: PLC0415
 
-    found = trend(run_steps(Store.open(store), by), TrendOptions(stage, batch_size, min_effect))
+    found = trend(run_steps(Store.open(store), by, only), TrendOptions(stage, batch_size, min_effect))
     result = formatted(
         form,
         to_file=output is not None,

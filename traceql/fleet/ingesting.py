@@ -10,8 +10,10 @@ from msgspec import structs
 from traceql.capture.manifest import sha256
 from traceql.errors import InputError, OutputError
 from traceql.fleet.kept import known, wanted
-from traceql.fleet.manifest import Entry, Failure, Recipe, checked_labels, checked_run, failure_path
-from traceql.fleet.sources import Source
+from traceql.fleet.manifest import Entry, Failure, Recipe, checked_labels, failure_path
+from traceql.fleet.placing import checked_pattern
+from traceql.fleet.source import Source
+from traceql.fleet.sources import still_there
 from traceql.fleet.store import Store, unwritable
 from traceql.fleet.task import Failed, Known, Made, Outcome, Stuck, Task
 
@@ -28,7 +30,7 @@ class Options:
     more_tables: tuple[str, ...] = ()
     """Tables to keep beside the usual ones."""
     run: str | None = None
-    """The name of their run; `{name}` and `{folder}` stand for those of each file."""
+    """The name of their run; `{path}`, `{name}` and `{folder}` in it as `traceql.fleet.placing.placed` has them."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     strict: bool = False
     categories: Path | None = None
@@ -96,7 +98,7 @@ def _check_names(options: Options) -> None:
     taken = {column.name for table in known().values() for column in table} - set(_FACTS) | {"run", "rank"}
     checked_labels(dict(options.labels), taken)
     if options.run is not None:
-        checked_run(options.run)
+        checked_pattern(options.run)
 
 
 def _digest_of(categories: Path | None) -> str:
@@ -111,7 +113,13 @@ def _digest_of(categories: Path | None) -> str:
 def _task(source: Source, store: Store, recipe: Recipe, tables: tuple[str, ...], options: Options) -> Task:
     categories = str(options.categories.absolute()) if options.categories else None
     return Task(
-        source=source, store=store.absolute, recipe=recipe, tables=tables, run=options.run, categories=categories
+        source=source,
+        store=store.absolute,
+        recipe=recipe,
+        tables=tables,
+        run=options.run,
+        base=store.neighbourhood,
+        categories=categories,
     )
 
 
@@ -162,24 +170,24 @@ class _Ingest:
     def _made(self, task: Task, entry: Entry) -> None:
         location = entry.origin.location
         same = self._of_content.get(entry.digest)
-        if same and same.origin.location != location and task.is_met_by(same):
+        if same and same.origin.location != location and task.is_met_by(same) and still_there(same.origin):
             self._was_there(task, same)
             return
         holder = self._of_slot.get(entry.slot)
-        if holder and holder.origin.location != location and holder.digest != entry.digest:
+        if holder and holder.digest != entry.digest and not _is_successor(entry, holder):
             self._failed(
                 task,
                 f"run {entry.run} has a rank {entry.rank} already, of {holder.origin.location}",
-                "Name its run with --run NAME; with {folder} or {name} in it, many at once.",
+                "Ingest one of them, or give it a run of its own with --run NAME.",
             )
             return
         before = self._of_file.get(location)
         replaces = tuple({old.digest for old in (before, holder) if old and old.digest != entry.digest})
-        old = before or same
-        labels = {**(old.labels if old else {}), **self._options.labels}
-        entry = self._store.commit(structs.replace(entry, labels=labels, replaces=replaces))
+        labels = {**(same.labels if same else {}), **self._options.labels}  # of another content they would be wrong
+        entry = structs.replace(entry, labels=labels, replaces=replaces, ingested=datetime.now(UTC))
+        entry = self._store.commit(entry)
         self.report.ingested.append(entry)
-        if old:
+        if old := before or same or holder:
             self.report.replaced.append(old)
         for gone in (before, holder, same):
             self._forget(gone)
@@ -192,6 +200,7 @@ class _Ingest:
             return
         self.report.copies.append((task.source.origin.location, entry))
         self._keep(entry, entry)
+        self._settle(task.source.origin.location)
 
     def _keep(self, before: Entry, entry: Entry) -> None:
         """Leaves an entry as it is, but for labels and the state of its file."""
@@ -201,8 +210,12 @@ class _Ingest:
         if entry != before:
             self._store.update(entry)
             self._remember(entry)
-        if entry.origin.location in self._failures:
-            self._store.storage.remove(failure_path(entry.origin.location))
+        self._settle(entry.origin.location)
+
+    def _settle(self, location: str) -> None:
+        """A file that failed before has not now."""
+        if location in self._failures:
+            self._store.storage.remove(failure_path(location))
 
     def _failed(self, task: Task, reason: str, hint: str) -> None:
         before = self._failures.get(task.source.origin.location)
@@ -224,3 +237,9 @@ class _Ingest:
             self._of_slot.pop(entry.slot, None)
             self._of_file.pop(entry.origin.location, None)
             self._of_content.pop(entry.digest, None)
+
+
+def _is_successor(entry: Entry, holder: Entry) -> bool:
+    """Whether a trace takes the place of one of the same run and rank: of the same file, or of one since replaced."""
+    here, there = entry.origin.location, holder.origin.location
+    return here == there or (here.rpartition("/")[0] == there.rpartition("/")[0] and not still_there(holder.origin))

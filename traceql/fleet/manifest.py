@@ -27,7 +27,7 @@ _DATA_FILE = r"^[a-z_]+/run=[^/]+/rank=\d+/[0-9a-f]{16}-[0-9a-f]{8}\.parquet$"
 DATA_FILE = re.compile(_DATA_FILE)
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 """SHA-256 of a file, in hexadecimal: which content it is."""
-_RUN_BYTES = 200
+RUN_BYTES = 240
 """Of a run's name as a folder's, which may have 255 with `run=`."""
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """As a folder's name it is null."""
@@ -65,6 +65,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """Time and inode, or entity tag: where both are as they were, the content is not looked at again."""
 
+    def is_as(self, other: "Origin") -> bool:
+        """Whether the content is the same as far as can be told without reading it, wherever it is."""
+        return (self.n_bytes, self.state) == (other.n_bytes, other.state)
+
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a recording beside its times; null is unknown."""
@@ -97,6 +101,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     recipe: Recipe
     facts: Facts = Facts()
     labels: dict[str, str] = {}
+    """Given when it was ingested."""
+    told: dict[str, str] = {}
+    """Labels that a capture's manifest tells; what is given goes before them."""
     tables: dict[str, DataFile]
     absent: dict[str, str] = {}
     """Tables that the trace has no data for, and why."""
@@ -110,9 +117,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return entry_path(self.digest)
 
     def is_as(self, other: "Entry") -> bool:
-        """Whether it is of the same content in the same place, and has at least the tables of the other."""
+        """Whether it is of the same content and file in the same place, and has at least the tables of the other."""
         alike = (self.digest, self.slot, self.recipe) == (other.digest, other.slot, other.recipe)
-        return alike and self.tables.keys() >= other.tables.keys()
+        return alike and self.origin == other.origin and self.tables.keys() >= other.tables.keys()
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """Those given and those told."""
+        return self.told | self.labels
 
     @property
     def slot(self) -> tuple[str, int]:
@@ -163,7 +175,7 @@ def checked_run(name: str) -> str:
     Raises:
         InputError: it is empty, or cannot be the name of a folder.
     """
-    if not name.strip() or len(quote(name, safe="")) > _RUN_BYTES or name == _HIVE_NULL:
+    if not name.strip() or len(quote(name, safe="")) > RUN_BYTES or name == _HIVE_NULL:
         raise InputError(f"{name[:80]!r} cannot name a run", "Give a short name with --run NAME.")
     return name
 

@@ -4,6 +4,7 @@ What has no entry is not there. So a process may be killed at any time: the entr
 that nobody speaks of are removed by the next ingest that is alone.
 """
 
+import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import polars as pl
+from msgspec import structs
 
 from traceql.errors import InputError, OutputError
 from traceql.fleet.manifest import (
@@ -31,6 +33,7 @@ from traceql.fleet.manifest import (
     entry_path,
     failure_path,
 )
+from traceql.fleet.source import as_text
 from traceql.fleet.storage import UNFINISHED, LocalStorage, Storage, is_remote, place, storage_at
 
 if TYPE_CHECKING:
@@ -96,6 +99,13 @@ class Store:
         """Its folder or URL, whatever the working folder is."""
         return str(Path(self.storage.location).absolute()) if self.storage.has_locks else self.storage.location
 
+    @property
+    def neighbourhood(self) -> str:
+        """The folder or URL that it is in, without links."""
+        if not self.storage.has_locks:
+            return self.storage.location.rpartition("/")[0]
+        return as_text(Path(os.path.realpath(self.storage.location)).parent)
+
     # --- what is in it ---
 
     @property
@@ -115,15 +125,12 @@ class Store:
 
     def labels(self) -> list[str]:
         """The names of all labels that a trace in it has, sorted."""
-        return sorted({name for entry in self.entries for name in entry.labels} - set(_FACTS))
+        return sorted({name for entry in self.entries for name in entry.all_labels} - set(_FACTS))
 
     def identities(self) -> pl.DataFrame:
         """One row for each trace: run, rank, date, host, commit, model and the labels. A label goes before a fact."""
         labels = self.labels()
-        rows = [
-            {"run": entry.run, "rank": entry.rank, **{name: entry.labels.get(name) for name in labels}, **_told(entry)}
-            for entry in self.entries
-        ]
+        rows = [_identity(entry, labels) for entry in self.entries]
         schema = {"run": pl.String, "rank": pl.Int16, **_FACTS, **dict.fromkeys(labels, pl.String)}
         return pl.DataFrame(rows, schema=schema)
 
@@ -190,7 +197,9 @@ class Store:
         if not self.storage.create(entry.path, data):
             there = self.entry(entry.digest)
             if there and there.is_as(entry):
-                return there
+                if there.all_labels == entry.all_labels:
+                    return there
+                entry = structs.replace(entry, labels=there.labels | entry.labels)
             self.storage.write(entry.path, data)
         for digest in entry.replaces:
             self.storage.remove(entry_path(digest))
@@ -308,6 +317,12 @@ def _current(entries: Iterable[Entry]) -> list[Entry]:
         if entry.digest not in replaced or entry.ingested > replaced[entry.digest]:  # it came back since
             found.setdefault(entry.slot, entry)
     return [found[slot] for slot in sorted(found)]
+
+
+def _identity(entry: Entry, labels: Iterable[str]) -> dict[str, object]:
+    """A row of the columns that all tables have in front."""
+    found = entry.all_labels
+    return {"run": entry.run, "rank": entry.rank, **{name: found.get(name) for name in labels}, **_told(entry)}
 
 
 def _told(entry: Entry) -> dict[str, object]:

@@ -2,24 +2,29 @@
 
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
-from traceql.capture.manifest import capture_of, sha256
+from traceql.capture.manifest import NAME as CAPTURE_NAME
+from traceql.capture.manifest import Manifest, capture_of, sha256
 from traceql.diffing import pace_of
 from traceql.errors import InputError, TraceqlError
 from traceql.fleet.kept import frames_of
-from traceql.fleet.manifest import DataFile, Entry, Facts, Recipe, data_path
-from traceql.fleet.sources import Source, host_of, origin_of, placed, recorded_at, remote_at
+from traceql.fleet.manifest import DataFile, Entry, Facts, Recipe, data_path, date_of
+from traceql.fleet.placing import host_of, placed, recorded_at
+from traceql.fleet.source import Source
+from traceql.fleet.sources import origin_of, remote_at, still_there
 from traceql.fleet.storage import Storage, storage_at
 from traceql.fleet.store import Store
+from traceql.ingest.meta import TraceMeta
 from traceql.trace import load
 
 
@@ -32,6 +37,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[str, ...]
     run: str | None = None
     """The name asked for its run."""
+    base: str = ""
+    """Folder from which the path counts that its run is named by, where it is below that."""
     categories: str | None = None
     """File of own kernel categories."""
     n_decoders: int = 1
@@ -71,6 +78,10 @@ class Stuck(msgspec.Struct, frozen=True, tag=True):
     hint: str = ""
 
 
+_COMMIT = re.compile(r"\+(?:\w+\.)*g([0-9a-f]{7,40})\b")
+"""In the version of an engine that was built from its repository: 0.5.12.dev45+g1a2b3c4."""
+
+
 Outcome = Made | Known | Failed | Stuck
 
 
@@ -107,14 +118,18 @@ def _outcome_of(error: Exception, store: str) -> Outcome:
 
 @contextmanager
 def _local_copy(source: Source) -> Generator[Path]:
-    """The file itself, or a copy of the object for as long as it is needed."""
+    """The file itself, or a copy of the object for as long as it is needed, with the manifests that are beside it."""
     if source.raw_path:
         yield Path(os.fsdecode(source.raw_path))
         return
     with tempfile.TemporaryDirectory(prefix="traceql-") as folder:
-        target = Path(folder) / source.name
-        remote_at(source.folder).download(source.name, target)
-        yield target
+        inner = Path(folder) / "outer" / "inner"
+        inner.mkdir(parents=True)
+        remote_at(source.folder).download(source.name, inner / source.name)
+        for at, url in ((inner, source.folder), (inner.parent, source.folder.rpartition("/")[0])):
+            with suppress(TraceqlError):  # there is none, or nobody may look
+                remote_at(url).download(CAPTURE_NAME, at / CAPTURE_NAME)
+        yield inner / source.name
 
 
 def _ingested(task: Task, file: Path) -> Outcome:
@@ -126,7 +141,7 @@ def _ingested(task: Task, file: Path) -> Outcome:
     with _writing():
         storage = storage_at(task.store)
         entry = Store(storage).entry(digest)
-    if entry and task.is_met_by(entry):
+    if entry and task.is_met_by(entry) and (_is_of(entry, source) or still_there(entry.origin)):
         return Known(entry)
     trace = load(
         file,
@@ -137,18 +152,19 @@ def _ingested(task: Task, file: Path) -> Outcome:
     )
     if any(quirk.id == "merged-ranks" for quirk in trace.quirks):
         raise InputError(f"{source.name} holds several ranks itself", "Give the files it was merged from.")
-    if source.raw_path and origin_of(file) != source.origin:
+    if source.raw_path and not origin_of(file).is_as(source.origin):
         return Failed("it changed while it was read", "Ingest it when it is written whole.", is_final=False)
-    capture = capture_of(file) if source.raw_path else None
-    folder, manifest = capture or (None, None)
-    place = placed(source, trace.meta, folder, task.run)
+    captured = capture_of(file)
+    folder, manifest = captured or (None, None)
+    place = placed(
+        source, trace.meta, capture=folder and _named(folder, file, source), run=task.run, base=task.base
+    )  # fmt: skip
     frames, absent = frames_of(
         trace,
         task.tables,
         control=pace_of(manifest) if manifest else None,
         engine_version=manifest.server.version if manifest else None,
     )
-    date = recorded_at(trace.meta) or (datetime.fromisoformat(manifest.created) if manifest else None)
     metadata = {"source_sha256": digest, **_as_text(task.recipe)}
     with _writing():
         tables = {
@@ -162,12 +178,44 @@ def _ingested(task: Task, file: Path) -> Outcome:
         rank=place.rank,
         asked_run=task.run,
         recipe=task.recipe,
-        facts=Facts(date=date, host=host_of(source.name), model=manifest.server.model if manifest else None),
+        facts=_facts(source, trace.meta, manifest),
+        told=labels_told(manifest) if manifest else {},
         tables=tables,
         absent=absent,
         ingested=datetime.now(UTC),
     )
     return Made(made)
+
+
+def _is_of(entry: Entry, source: Source) -> bool:
+    return entry.origin.location == source.origin.location
+
+
+def _named(folder: Path, file: Path, source: Source) -> str:
+    """The folder of a capture as locations are written: the one that the file is in, or the one above."""
+    return source.folder if folder == file.absolute().parent else source.folder.rpartition("/")[0]
+
+
+def _facts(source: Source, meta: TraceMeta, manifest: Manifest | None) -> Facts:
+    """What the trace, its name and the manifest beside it tell."""
+    date, host = recorded_at(meta), host_of(source.name)
+    if manifest is None:
+        return Facts(date=date, host=host)
+    commit = _COMMIT.search(manifest.server.version)
+    with suppress(InputError):
+        date = date or date_of(manifest.created)
+    return Facts(date=date, host=host, commit=commit[1] if commit else None, model=manifest.server.model)
+
+
+def labels_told(manifest: Manifest) -> dict[str, str]:
+    """What a capture's manifest tells about how its server ran, as labels; what it does not know is none."""
+    server = manifest.server
+    found = {
+        "patches": ", ".join(patch.name for patch in manifest.patches) or "none",
+        "attention_backend": server.attention_backend,
+        "kv_cache_dtype": server.kv_cache_dtype,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """The page and the data of `traceql trend`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import orjson
+import polars as pl
 
 from traceql import fmt
 from traceql.analyses.change import LEVEL
@@ -16,8 +18,36 @@ _TOLD = 5
 
 def trend_page(trend: Trend, by: str) -> list[Section]:
     """What was found, a row for each group, and what was left out."""
-    lines = (_head(trend, by), *_changes(trend))
-    return [Section(lines=lines, table=_table(trend, by), notes=tuple(_notes(trend, by)))]
+    names = _Names.of(trend, by)
+    lines = (_head(trend, by), *_changes(trend, names))
+    return [Section(lines=lines, table=_table(trend, by, names), notes=tuple(_notes(trend, by, names)))]
+
+
+@dataclass(frozen=True)
+class _Names:
+    """How groups and runs are named on the page: runs without the folder that all are in."""
+
+    folder: str
+    is_of_runs: bool
+    """Whether the groups are runs."""
+
+    @classmethod
+    def of(cls, trend: Trend, by: str) -> "_Names":
+        runs = [*trend.left_out, *trend.ungrouped, *(trend.groups["group"].to_list() if by == "run" else [])]
+        folders = [run.rpartition("/")[0].split("/") for run in runs]
+        n_alike = next(
+            (place for place, parts in enumerate(zip(*folders, strict=False)) if len({*parts}) > 1),
+            min(map(len, folders), default=0),
+        )
+        return cls("/".join(folders[0][:n_alike]) if len(runs) > 1 else "", by == "run")
+
+    def run(self, name: str) -> str:
+        """A run."""
+        return fmt.visible(name.removeprefix(f"{self.folder}/") if self.folder else name)
+
+    def group(self, name: str) -> str:
+        """A group."""
+        return self.run(name) if self.is_of_runs else fmt.visible(name)
 
 
 def _head(trend: Trend, by: str) -> str:
@@ -28,16 +58,14 @@ def _head(trend: Trend, by: str) -> str:
     return f"{fmt.visible(trend.stage)} step{batch}, {groups}{of_runs}, by date"
 
 
-def _changes(trend: Trend) -> list[str]:
+def _changes(trend: Trend, names: _Names) -> list[str]:
     """The changes that are real, the latest first; or that there is none."""
     if trend.groups.height < 2:
         return ["a trend takes two to compare: ingest another run, or group them by something else"]
-    names = trend.groups["group"].to_list()
     told = [
-        f"{row['verdict']}: {fmt.visible(row['group'])} than {fmt.visible(before)} "
+        f"{row['verdict']}: {names.group(row['group'])} than {names.group(row['compared_with'])} "
         f"by {fmt.percent(abs(row['delta_frac']))} ({_interval(row['low_frac'], row['high_frac'])})"
-        for before, row in zip(names, trend.groups[1:].iter_rows(named=True), strict=False)
-        if row["verdict"] in ("slower", "faster")
+        for row in trend.groups.filter(pl.col("verdict").is_in(["slower", "faster"])).iter_rows(named=True)
     ]  # fmt: skip
     if not told:
         return ["no change that is certain"]
@@ -45,7 +73,7 @@ def _changes(trend: Trend) -> list[str]:
     return [*told[::-1][:_TOLD], *more]
 
 
-def _table(trend: Trend, by: str) -> TextTable:
+def _table(trend: Trend, by: str, names: _Names) -> TextTable:
     has_pace = trend.groups["control_tokens_per_s"].null_count() < trend.groups.height
     columns = [
         Column(fmt.visible(by), fit="middle"),
@@ -67,7 +95,7 @@ def _table(trend: Trend, by: str) -> TextTable:
         pace = row["control_tokens_per_s"]
         rows.append(
             (
-                fmt.visible(row["group"]),
+                names.group(row["group"]),
                 *([] if by == "date" else [date]),
                 *(fmt.count(row[name]) for name in ("n_runs", "n_ranks", "n_steps")),
                 *(fmt.ms(row[name]) for name in ("median_step_ns", "p10_step_ns", "p90_step_ns")),
@@ -80,22 +108,24 @@ def _table(trend: Trend, by: str) -> TextTable:
     return TextTable(tuple(columns), tuple(rows))
 
 
-def _notes(trend: Trend, by: str) -> Iterator[str]:
+def _notes(trend: Trend, by: str, names: _Names) -> Iterator[str]:
     yield (
-        f"Each is compared with the one before it, as traceql diff does: {LEVEL:.0%} interval of the median step, a "
-        f"change of {fmt.percent(trend.options.min_effect)} matters."
+        f"Each is compared with the last before it of the same GPU, engine, model and world size, as diff does: "
+        f"{LEVEL * 100:.0f} % interval of the median step, a change of {fmt.percent(trend.options.min_effect)} matters."
     )
+    if names.folder:
+        yield f"Runs are paths below {fmt.visible(names.folder)}."
     for row in trend.groups.filter(verdict="cannot tell").iter_rows(named=True):
-        yield f"{fmt.visible(row['group'])}: cannot tell: {fmt.visible(row['reason'])}"
+        yield f"{names.group(row['group'])}: cannot tell: {fmt.visible(row['reason'])}"
     if trend.left_out:
-        yield f"Without such steps: {_some(trend.left_out)}."
+        yield f"Without such steps: {_some(trend.left_out, names)}."
     if trend.ungrouped:
-        yield f"Without {fmt.visible(by)}, so left out: {_some(trend.ungrouped)}."
+        yield f"Without {fmt.visible(by)}, so left out: {_some(trend.ungrouped, names)}."
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return ", ".join(map(fmt.visible, names[:_TOLD])) + more
+def _some(runs: Sequence[str], names: _Names) -> str:
+    more = f" and {len(runs) - _TOLD} more" if len(runs) > _TOLD else ""
+    return ", ".join(map(names.run, runs[:_TOLD])) + more
 
 
 def _signed(share: float | None) -> str:
