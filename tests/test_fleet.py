@@ -249,16 +249,22 @@ def test_damaged_files_are_named_and_tried_again(filled, tmp_path):
         assert "\x1b" not in result.stdout
         failures = query_store(Store.open(filled), "SELECT file, n_tries FROM failures ORDER BY file").rows()
         assert failures == [(str(bad), n_tries), (str(odd), n_tries)]
+    assert "traces/bad-TP-0.json.gz" in printed  # names alone are alike in many folders
     shutil.copy(EAGER, bad)
     assert len(ingest([bad], filled).ingested) == 1
     assert query_store(Store.open(filled), "SELECT file FROM failures").rows() == [(str(odd),)]
     assert query_store(Store.open(filled), "SELECT rank FROM traces WHERE run = 'traces/bad'").rows() == [(1,)]
+    shutil.copy(EAGER, odd)  # a copy of what is there has not failed either
+    assert len(ingest([odd], filled).copies) == 1
+    assert not Store.open(filled).failures()
 
 
 @pytest.mark.slow
 def test_a_truncated_file_is_read_unless_strict(tmp_path):
     cut = FIXTURES / "cases" / "06-truncated.json.gz"
-    assert not ingest([cut], tmp_path / "store").failed
+    printed = " ".join(run("ingest", cut, "--to", tmp_path / "store", "--jobs", 1).stdout.split())
+    assert "1 of 1 file ingested" in printed
+    assert "damaged: 1 trace, read as far as possible: " in printed
     assert query_store(Store.open(tmp_path / "store"), "SELECT n_lost FROM traces").item() > 0
     (failure,) = ingest([cut], tmp_path / "strict", strict=True).failed
     assert "without loss" in failure.reason
@@ -461,6 +467,21 @@ def test_other_folders_are_left_alone(tmp_path):
     with pytest.raises(InputError, match="would be a column"):
         ingest(FILES[:1], tmp_path / "date=2026")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_what_cannot_be_read_is_not_taken_for_empty(filled):
+    """Else all data would be without entries, and removed by the next ingest."""
+    before = set(filled.rglob("*.parquet"))
+    for path in (filled / "_traceql" / "store.json", filled / "_traceql" / "entries"):
+        path.rename(filled / "aside")
+        path.symlink_to(path.name)  # a loop: nobody can read it, not even root
+        for arguments in (["trend", filled], ["ingest", *FILES, "--to", filled, "--jobs", 1]):
+            result = run(*arguments)
+            assert (result.exit_code, "error: " in result.stderr) == (2, True)
+        path.unlink()
+        (filled / "aside").rename(path)
+    assert set(filled.rglob("*.parquet")) == before
+    assert ingest(FILES, filled).n_known == 4
 
 
 def test_a_newer_or_damaged_store_is_refused(filled):
@@ -707,6 +728,23 @@ def test_dates_and_hosts_come_from_the_trace_and_its_name(tmp_path):
     assert row[4] == datetime.fromtimestamp((meta.base_time_ns + meta.first_event_ns) // 1000 / 10**6, UTC)
 
 
+def test_what_a_capture_tells_is_labels(tmp_path):
+    """Those given go before; a version built from a repository names its commit."""
+    shutil.copytree(FIXTURES / "capture" / "after", tmp_path / "after")
+    path = tmp_path / "after" / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"0.5.11"', b'"0.5.12.dev45+g1a2b3c4.d20260131"'))
+    store = tmp_path / "store"
+    sql = "SELECT DISTINCT commit, model, patches, attention_backend, kv_cache_dtype FROM step_facts"
+    for labels, expected in (
+        ({}, ("1a2b3c4", "model", "gather-then-cast", "flashinfer", "fp8_e4m3")),
+        ({"commit": "mine", "patches": "own"}, ("mine", "model", "own", "flashinfer", "fp8_e4m3")),
+    ):
+        ingest([tmp_path / "after"], store, labels=labels)
+        assert query_store(Store.open(store), sql).rows() == [expected]
+    columns = {column.name for table in kept.known().values() for column in table}
+    assert not columns & {"patches", "attention_backend", "kv_cache_dtype"}
+
+
 def test_labels_are_columns_of_every_table(filled):
     store = filled
     ingest(FILES[:2], store, labels={"commit": "abc", "branch": "main"})
@@ -749,6 +787,35 @@ def test_folders_are_taken_with_all_below(tmp_path):
             sources.sources([str(path)])
     with pytest.raises(InputError, match="standard input"):
         sources.sources(["-"])
+
+
+def test_no_trace_is_passed_over_in_silence(tmp_path):
+    """Whatever a file is named, it is found; what is none is refused before it could block, or be taken for one."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    names = ["a\nb-TP-0.json", "[x] {name}.json.gz", "ü 'q\" $(x).json", os.fsdecode(b"\xff.json")]
+    for name in names:
+        (folder / name).touch()
+    assert {os.fsdecode(source.raw_path) for source in sources.sources([str(folder)])} == {
+        str(folder / name) for name in names
+    }
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match="no file on a disk"):
+        sources.sources([str(tmp_path / "pipe.json")])
+    Store.create(tmp_path / "store")
+    with pytest.raises(InputError, match="there is no trace"):
+        sources.sources([str(tmp_path / "store" / "**" / "*.json")])
+
+
+def test_a_file_has_one_name_whichever_way_it_is_reached(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    shutil.copy(FILES[0], tmp_path / "real" / "TP-0.json.gz")
+    monkeypatch.chdir(tmp_path / "real")
+    for path in ("TP-0.json.gz", "../real/TP-0.json.gz", tmp_path / "link"):
+        report = ingest([path], "../store")
+        assert (len(report.ingested), report.copies) == (0 if report.n_known else 1, [])
+    assert [entry.slot for entry in Store.open(tmp_path / "store").entries] == [("real", 0)]
 
 
 def test_a_missing_file_fails_alone(tmp_path):
@@ -851,7 +918,10 @@ def test_tables_of_a_store(tmp_path):
 @pytest.mark.slow
 def test_a_web_server(tmp_path):
     pytest.importorskip("obstore")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(GLM5))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "served"))
+    shutil.copytree(GLM5, tmp_path / "served")
+    shutil.copytree(FIXTURES / "capture" / "before", tmp_path / "served" / "before")
+    side = "before/traces/decode-TP-0.trace.json.zst"
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
@@ -859,10 +929,15 @@ def test_a_web_server(tmp_path):
         assert result.exit_code == 0, result.stderr
         again = run("ingest", f"{url}/{EAGER.name}", "--to", tmp_path / "store", "--jobs", 1)
         assert "1 there already" in " ".join(again.stdout.split())
+        captured = run("ingest", f"{url}/{side}", "--to", tmp_path / "store", "--jobs", 1)
+        assert captured.exit_code == 0, captured.stderr
         missing = run("ingest", f"{url}/none.json.gz", "--to", tmp_path / "store")
         assert (missing.exit_code, "no such object" in missing.stderr) == (2, True)
         server.shutdown()
-    assert [entry.slot for entry in Store.open(tmp_path / "store").entries] == [(f"{url}/tiny-pool-eager", 1)]
+    assert [entry.slot for entry in Store.open(tmp_path / "store").entries] == [
+        (f"{url}/before", 0), (f"{url}/tiny-pool-eager", 1),
+    ]  # fmt: skip
+    assert Store.open(tmp_path / "store").entries[0].told["patches"] == "none"
 
 
 @pytest.mark.slow

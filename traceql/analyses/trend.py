@@ -6,7 +6,7 @@ finds, and several series (of two models, say) in one store do not hide each oth
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,8 +40,8 @@ RUN_STEPS = Table(
 TREND = Table(
     "trend",
     "One row per group of runs, by the date of its first; without a date last. Each is compared with the last before "
-    "it of the same GPU, engine, model and world size. Steps of one stage and batch size count; of several ranks a step "
-    "is the mean over them.",
+    "it of the same GPU, engine, model and world size. Steps of one stage and batch size count; of several ranks a "
+    "step is the mean over them.",
     Column("group", pl.String, "Run, commit, date, host or value of the label"),
     Column("date", pl.Datetime("us", "UTC"), "When its first recording began", nullable=True),
     Column("n_runs", pl.Int64, "Runs"),
@@ -110,12 +110,13 @@ class _Group:
     """Of each run, in order of date."""
 
 
-def trend(steps: pl.DataFrame, options: TrendOptions | None = None) -> Trend:
+def trend(steps: pl.DataFrame, options: TrendOptions | None = None, *, runs: Iterable[str] = ()) -> Trend:
     """How the step time went.
 
     Args:
         steps: table `run_steps`.
         options: which steps count, and the smallest change that matters.
+        runs: all runs, those without any step too.
 
     Raises:
         MissingDataError: there is no such step.
@@ -132,7 +133,7 @@ def trend(steps: pl.DataFrame, options: TrendOptions | None = None) -> Trend:
     groups = [_group(rows) for _, rows in chosen.group_by("group", maintain_order=True)]
     groups.sort(key=lambda group: (group.date is None, group.date or 0, group.name))
     ungrouped = steps.filter(pl.col("group").is_null())["run"].unique().sort().to_list()
-    others = set(steps["run"]) - set(chosen["run"]) - set(ungrouped)
+    others = {*runs, *steps["run"]} - set(chosen["run"]) - set(ungrouped)
     rows = [_row(group, before, options) for group, before in _compared(groups)]
     table = TREND.check(pl.DataFrame(rows, schema=TREND.schema))
     return Trend(stage, batch_size, options, table, tuple(sorted(others)), tuple(ungrouped))

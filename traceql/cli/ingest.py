@@ -1,5 +1,6 @@
 """`traceql ingest`: many traces into a store."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,11 @@ class Label(click.ParamType[tuple[str, str]]):
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--to", "store", required=True, metavar="STORE", help="Folder or URL of the store; made if need be.")
 @click.option("--run", metavar="NAME",
-              help="The run of these traces; {name} and {folder} in it stand for those of each file.")  # fmt: skip
+              help="The run of these traces. {path} in it stands for the usual name, {name} for its last part, "
+              "{folder} for that of the file's folder.  [default: {path}]")  # fmt: skip
 @click.option("--label", "labels", type=Label(), multiple=True, metavar="NAME=VALUE",
-              help="What is known of them: date, host, commit, model or anything else. May be repeated.")  # fmt: skip
+              help="What is known of them: date, host, commit, model or anything else; goes before what a capture's "
+              "manifest says. May be repeated.")  # fmt: skip
 @click.option("--tables", multiple=True, metavar="NAME",
               help="Keep this table too, e.g. kernels or collectives (traceql tables). May be repeated.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
@@ -70,6 +73,7 @@ def command(
     """Puts traces into a store, which traceql query and traceql trend take as one.
 
     SOURCE is a trace, a folder (with all below it), a pattern, or a URL (s3://, gs://, az://, https://, hf://).
+    Traces of one recording are a run, named by its path: nightly/2026-01-31/before.
     Each file is in the store once: what is there is passed over, so an ingest that was stopped goes on where it was
     when it is repeated. A file that has changed, or was ingested by another version, takes the place of what was there.
     Files that cannot be read are named at the end, tried again by the next ingest, and make the exit status 1.
@@ -114,8 +118,8 @@ def _page(report: "Report", store: str) -> "list[Section]":
     sections = [Section(lines=(said, *_remarks(report)))]
     if report.failed:
         rows = tuple(
-            (fmt.visible(failure.origin.location.rpartition("/")[2]), fmt.visible(f"{failure.reason}. {failure.hint}"))
-            for failure in report.failed[:SHOWN]
+            (_seen(failure.origin.location), fmt.visible(f"{failure.reason}. {failure.hint}".strip()))
+            for failure in sorted(report.failed, key=lambda failure: failure.origin.location)[:SHOWN]
         )
         more = f"{len(report.failed) - SHOWN:,} more; " if len(report.failed) > SHOWN else ""
         note = f"{more}tried again by the next ingest; the table failures has them all"
@@ -135,6 +139,10 @@ def _remarks(report: "Report") -> list[str]:
         lines.append(f"replaced: {fmt.plural(len(report.replaced), 'trace')} that had been ingested otherwise{why}")
     if report.n_relabelled:
         lines.append(f"labelled anew: {fmt.plural(report.n_relabelled, 'trace')}")
+    if damaged := [entry for entry in report.ingested if entry.n_lost]:
+        names = ", ".join(_seen(entry.origin.location) for entry in damaged[:3])
+        more = f" and {len(damaged) - 3:,} more" if len(damaged) > 3 else ""
+        lines.append(f"damaged: {fmt.plural(len(damaged), 'trace')}, read as far as possible: {names}{more}")
     if report.copies:
         copies = fmt.plural(len(report.copies), "copy", "copies")
         lines.append(f"passed over: {copies} of files in the store: {_some(report.copies)}")
@@ -145,5 +153,10 @@ def _remarks(report: "Report") -> list[str]:
 
 
 def _some(copies: "list[tuple[str, Entry]]") -> str:
-    shown = [f"{fmt.visible(location)} (of {fmt.visible(entry.origin.location)})" for location, entry in copies[:2]]
+    shown = [f"{_seen(location)} (of {_seen(entry.origin.location)})" for location, entry in copies[:2]]
     return ", ".join(shown) + (f" and {len(copies) - 2:,} more" if len(copies) > 2 else "")
+
+
+def _seen(location: str) -> str:
+    """A location as the user sees it: below the working folder without that."""
+    return fmt.visible(location.removeprefix(f"{os.path.realpath(Path.cwd())}/"))

@@ -52,10 +52,12 @@ def command(
 
     from traceql.analyses.trend import TrendOptions, trend  # noqa: PLC0415 - polars: only when it is used
     from traceql.fleet.store import Store  # noqa: PLC0415
-    from traceql.fleet.trends import run_steps  # noqa: PLC0415
+    from traceql.fleet.trends import run_steps, runs_of  # noqa: PLC0415
     from traceql.report import trend_page  # noqa: PLC0415
 
-    found = trend(run_steps(Store.open(store), by, only), TrendOptions(stage, batch_size, min_effect))
+    opened = Store.open(store)
+    steps = run_steps(opened, by, only)
+    found = trend(steps, TrendOptions(stage, batch_size, min_effect), runs=runs_of(opened, only))
     result = formatted(
         form,
         to_file=output is not None,

@@ -105,6 +105,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     told: dict[str, str] = {}
     """Labels that a capture's manifest tells; what is given goes before them."""
     tables: dict[str, DataFile]
+    n_lost: int = 0
+    """Kinds of loss met while it was read."""
     absent: dict[str, str] = {}
     """Tables that the trace has no data for, and why."""
     replaces: tuple[Digest, ...] = ()

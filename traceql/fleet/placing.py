@@ -81,8 +81,8 @@ def _own_name(source: Source, meta: TraceMeta) -> str:
     if (meta.world_size or 1) > 1 and source.rank_in_name is None:
         number = _LAST_NUMBER.search(source.stem)
         if number and int(number[2]) == meta.rank:
-            return source.stem[: number.start()]
-    return without_rank(source.stem)
+            return source.stem[: number.start()].strip()
+    return without_rank(source.stem).strip()
 
 
 def _stamped_name(source: Source, meta: TraceMeta, stamp: Stamp) -> str:

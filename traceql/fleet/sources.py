@@ -65,7 +65,8 @@ def sources(given: Sequence[str]) -> list[Source]:
     The manifests of captures and what lies in stores are left out.
 
     Raises:
-        InputError: nothing is named, a folder, pattern or URL has no trace, or a folder cannot be listed.
+        InputError: nothing is named, a folder, pattern or URL has no trace, a folder cannot be listed,
+            or what is named is a pipe or a device.
     """
     found: dict[str, Source] = {}
     local = [text for text in map(place, given) if not is_remote(text)]
@@ -158,6 +159,8 @@ def still_there(origin: Origin) -> bool:
 
 
 def _local(file: Path) -> Source:
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is no file on a disk", "Write it to one first.")
     return Source(origin=origin_of(file), json_bytes=json_bytes(file), raw_path=os.fsencode(file.absolute()))
 
 

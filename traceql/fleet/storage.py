@@ -56,7 +56,11 @@ class Storage(Protocol):
     """The folder or URL."""
 
     def read(self, path: str) -> bytes | None:
-        """The content; None where there is no such file."""
+        """The content; None where there is no such file.
+
+        Raises:
+            InputError: there is one, and it cannot be read.
+        """
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -141,6 +145,8 @@ class LocalStorage:
             return (self._folder / path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise _unreadable(error) from error
 
     def write(self, path: str, data: bytes) -> None:
         """As `Storage`."""
@@ -170,7 +176,7 @@ class LocalStorage:
 
     def files(self, below: str = "") -> Iterator[Stored]:
         """As `Storage`."""
-        for folder, _, names in os.walk(self._folder / below):
+        for folder, _, names in os.walk(self._folder / below, onerror=_refuse_unless_gone):
             for path in (Path(folder, name) for name in names):
                 with suppress(OSError):  # it has gone meanwhile
                     stat = path.stat()
@@ -228,6 +234,16 @@ class LocalStorage:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+
+def _unreadable(error: OSError) -> InputError:
+    return InputError(f"{error.filename} cannot be read: {error.strerror}", "Check its permissions, and the disk.")
+
+
+def _refuse_unless_gone(error: OSError) -> None:
+    """What cannot be listed must not look empty: all data would be without entries then."""
+    if not isinstance(error, FileNotFoundError):
+        raise _unreadable(error) from error
 
 
 class RemoteStorage:

@@ -82,8 +82,8 @@ class Store:
             OutputError: it cannot be written, or the folder is full of something else.
         """
         storage = storage_at(location)
-        _refuse_place(storage)
         try:
+            _refuse_place(storage)
             with storage.lock(LOCK, exclusive=False):  # else what is being written could be cleaned by another ingest
                 mark = storage.read(MARK)
                 if mark is None:
@@ -172,10 +172,10 @@ class Store:
 
     def damage(self, error: Exception) -> InputError:
         """The error that a committed data file cannot be read."""
-        return InputError(
-            f"{self.storage.location}: {' '.join(str(error).split())[:300]}",
-            "A data file is missing or damaged; remove its entry in _traceql/entries and ingest the trace again.",
-        )
+        hint = "A data file is missing or damaged; remove its entry in _traceql/entries and ingest the trace again."
+        if isinstance(error, PermissionError):
+            hint = "Check its permissions."
+        return InputError(f"{self.storage.location}: {' '.join(str(error).split())[:300]}", hint)
 
     def _notes(self, below: str, kind: type[Note]) -> list[Note]:
         paths = sorted(file.path for file in self.storage.files(below) if file.path.endswith(".json"))
@@ -248,7 +248,7 @@ def is_store(location: str | Path) -> bool:
     """Whether there is a store at a folder or URL."""
     if is_remote(location):
         return storage_at(place(location)).read(MARK) is not None
-    return (Path(place(location)) / MARK).is_file()
+    return os.path.isfile(Path(place(location)) / MARK)  # noqa: PTH113 - a Path's raises where nobody may look
 
 
 def unwritable(storage: Storage, error: OSError) -> OutputError:

@@ -123,13 +123,14 @@ def _local_copy(source: Source) -> Generator[Path]:
         yield Path(os.fsdecode(source.raw_path))
         return
     with tempfile.TemporaryDirectory(prefix="traceql-") as folder:
-        inner = Path(folder) / "outer" / "inner"
-        inner.mkdir(parents=True)
-        remote_at(source.folder).download(source.name, inner / source.name)
-        for at, url in ((inner, source.folder), (inner.parent, source.folder.rpartition("/")[0])):
+        above, _, name = source.folder.rpartition("/")
+        here = Path(folder) / "copy" / (name if name not in ("", ".", "..") else "traces")  # as the manifest names it
+        here.mkdir(parents=True)
+        remote_at(source.folder).download(source.name, here / source.name)
+        for at, url in ((here, source.folder), (here.parent, above)):
             with suppress(TraceqlError):  # there is none, or nobody may look
                 remote_at(url).download(CAPTURE_NAME, at / CAPTURE_NAME)
-        yield inner / source.name
+        yield here / source.name
 
 
 def _ingested(task: Task, file: Path) -> Outcome:
@@ -181,6 +182,7 @@ def _ingested(task: Task, file: Path) -> Outcome:
         facts=_facts(source, trace.meta, manifest),
         told=labels_told(manifest) if manifest else {},
         tables=tables,
+        n_lost=sum(quirk.effect == "lost" for quirk in trace.quirks),
         absent=absent,
         ingested=datetime.now(UTC),
     )

@@ -18,6 +18,11 @@ def groups_of(store: Store) -> list[str]:
     return list(dict.fromkeys((*_GROUPS, "model", *store.labels())))
 
 
+def runs_of(store: Store, only: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """The runs in a store, or those of them that match, as `run_steps` takes them."""
+    return _chosen(store, only)["run"].unique().sort().to_list()
+
+
 def run_steps(store: Store, by: str = "run", only: Iterable[tuple[str, str]] = ()) -> pl.DataFrame:
     """Table `run_steps`: the complete, separable steps of all traces of a store.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceql.errors import InputError
 
-_TRACE_NAME = re.compile(r"^[^.].*\.json(\.(gz|zst|xz))?$")
+_TRACE_NAME = re.compile(r"[^.].*\.json(\.(gz|zst|xz))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def natural(path: Path) -> list[tuple[int, str]]:
 
 def is_trace_name(name: str) -> bool:
     """Whether a file in a folder is taken for a trace, by its name."""
-    return _TRACE_NAME.match(name) is not None
+    return _TRACE_NAME.fullmatch(name) is not None
 
 
 def _identity(path: Path) -> object:

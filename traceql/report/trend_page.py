@@ -12,6 +12,8 @@ from traceql.analyses.trend import Trend
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.plain import plain_rows
 
+_NOUNS = ("run", "commit", "date", "host", "model")
+"""What groups are that are not by a label."""
 _TOLD = 5
 """Changes that the head of the page tells, and runs that a note names."""
 
@@ -54,8 +56,10 @@ def _head(trend: Trend, by: str) -> str:
     batch = "" if trend.batch_size is None else f", batch {trend.batch_size}"
     n_runs = int(trend.groups["n_runs"].sum())
     of_runs = "" if by == "run" else f" ({fmt.plural(n_runs, 'run')})"
-    groups = fmt.plural(trend.groups.height, fmt.visible(by))
-    return f"{fmt.visible(trend.stage)} step{batch}, {groups}{of_runs}, by date"
+    n = trend.groups.height
+    groups = fmt.plural(n, by) if by in _NOUNS else f"{fmt.plural(n, 'value')} of {fmt.visible(by)}"
+    step = "step of no known stage" if trend.stage == "unknown" else f"{fmt.visible(trend.stage)} step"
+    return f"{step}{batch}, {groups}{of_runs}, by date"
 
 
 def _changes(trend: Trend, names: _Names) -> list[str]:
