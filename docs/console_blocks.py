@@ -7,6 +7,7 @@ that ends in a backslash. Commands run in a folder that looks like tests/fixture
 import contextlib
 import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,9 +72,8 @@ def _piped(command: str) -> list[list[str]]:
 
 @contextlib.contextmanager
 def _beside_fixtures() -> Iterator[None]:
-    """A folder of its own in which the fixtures are, so that what a command writes harms nothing."""
+    """A folder of its own with a copy of the fixtures, so that what a command writes harms nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        for entry in FIXTURES.iterdir():
-            (Path(folder) / entry.name).symlink_to(entry)
+        shutil.copytree(FIXTURES, folder, dirs_exist_ok=True)
         with contextlib.chdir(folder):
             yield
