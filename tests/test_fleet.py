@@ -714,6 +714,10 @@ def test_a_recording_that_moved_away_is_not_lost(tmp_path):
     sql = "SELECT run, wall_ns, commit FROM traces ORDER BY run"
     assert query_store(Store.open(store), sql).rows() == expected
     assert ingest([latest, archive], store).n_known == 2
+    archive.rename(tmp_path / "far")
+    report = ingest([tmp_path / "far"], store, run="archive")  # of the run that it is of already
+    assert (report.n_known, report.ingested, report.copies) == (1, [], [])
+    assert Store.open(store).entries[0].origin.location == str(tmp_path / "far" / "TP-0.json.gz")
 
 
 def test_dates_and_hosts_come_from_the_trace_and_its_name(tmp_path):

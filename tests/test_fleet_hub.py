@@ -95,7 +95,8 @@ def test_what_a_url_names(url, expected, hub):
 def test_a_folder_is_ingested_once_and_a_new_commit_changes_what_it_changes(hub, tmp_path):
     url, store = f"{REPO}/2026-01", tmp_path / "store"
     report = ingest([url], store)
-    assert sorted(entry.slot for entry in report.ingested) == [("tiny-pool-graph", 0), ("tiny-pool-graph", 1)]
+    run = f"{url}/night/tiny-pool-graph"
+    assert sorted(entry.slot for entry in report.ingested) == [(run, 0), (run, 1)]
     assert {entry.digest for entry in report.ingested} == {sha256(file) for file in FILES}
     assert any("traceql/" in agent for agent in hub.agents)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import FIXTURES
+from msgspec import structs
 from polars.testing import assert_frame_equal
 
 from traceql.fleet import ingesting, kept, local, sources
@@ -184,7 +185,7 @@ def test_failures_and_memory(cluster, tmp_path):
     bad = tmp_path / "bad.json.gz"
     bad.write_bytes(FILES[0].read_bytes()[:10])
     found = sources.sources([str(bad), str(FILES[0])])
-    large = [sources.structs.replace(source, json_bytes=1 << 50) for source in found]
+    large = [structs.replace(source, json_bytes=1 << 50) for source in found]
     report = ingesting.ingest(large, tmp_path / "store", lambda tasks: run_on_ray(tasks, address=cluster[0]))
     assert len(report.ingested) == 1
     assert ["bad.json.gz" in failure.origin.location for failure in report.failed] == [True]

@@ -160,8 +160,8 @@ class _Ingest:
         match outcome:
             case Made(entry):
                 self._made(task, entry)
-            case Known(entry):
-                self._was_there(task, entry)
+            case Known(entry, has_moved):
+                self._was_there(task, entry, has_moved=has_moved)
             case Failed(reason, hint):
                 self._failed(task, reason, hint)
             case Stuck(reason, hint):
@@ -193,9 +193,9 @@ class _Ingest:
             self._forget(gone)
         self._remember(entry)
 
-    def _was_there(self, task: Task, entry: Entry) -> None:
-        """The content is in the store: of this file, which was only touched, or of another one."""
-        if entry.origin.location == task.source.origin.location:
+    def _was_there(self, task: Task, entry: Entry, *, has_moved: bool = False) -> None:
+        """The content is in the store: of this file, which was only touched or moved, or of another one."""
+        if has_moved or entry.origin.location == task.source.origin.location:
             self._keep(entry, structs.replace(entry, origin=task.source.origin))
             return
         self.report.copies.append((task.source.origin.location, entry))

@@ -60,6 +60,8 @@ class Known(msgspec.Struct, frozen=True, tag=True):
     """The same content is in the store."""
 
     entry: Entry
+    has_moved: bool = False
+    """Whether the file that it is of is no longer there, and this one has its run and rank."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -160,6 +162,8 @@ def _ingested(task: Task, file: Path) -> Outcome:
     place = placed(
         source, trace.meta, capture=folder and _named(folder, file, source), run=task.run, base=task.base
     )  # fmt: skip
+    if entry and task.is_met_by(entry) and entry.slot == (place.run, place.rank):
+        return Known(entry, has_moved=True)
     frames, absent = frames_of(
         trace,
         task.tables,
