@@ -637,6 +637,22 @@ def test_files_of_torch_profilers_handler(worker, seconds, others, options, expe
     assert placed(stamped(worker, seconds), others=[stamped(*other) for other in others], **options) == expected
 
 
+def test_what_lies_beside_counts_whether_it_is_ingested_or_not(tmp_path):
+    """So one rank alone is of the run that it is of with all others, and its rank is the same."""
+    for name in (stamped(VLLM[0], 0), stamped(VLLM[1], 0.5), "log/rank_0/host_7.1700000009000.pt.trace.json",
+                 "log/rank_1/host_8.1700000009500.pt.trace.json", "log/x-TP-0-DP-0.json", "log/x-TP-0-DP-1.json"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def told(pattern):
+        (source,) = sources.sources([str(tmp_path / "log" / pattern)])
+        return source.rank_in_name, source.begun_ns
+
+    assert told("*_rank1.*") == (1, 1_700_000_000_000_000_000)
+    assert told("rank_1/*") == (1, 1_700_000_009_000_000_000)
+    assert told("*-DP-1.json") == (1, None)
+
+
 def test_a_name_too_long_for_a_folder_keeps_its_end():
     deep = f"{'ü/' * 60}night"
     names = [placed(f"{top}/{deep}/x-TP-0.json")[0] for top in ("a", "b")]
