@@ -639,8 +639,12 @@ def test_files_of_torch_profilers_handler(worker, seconds, others, options, expe
 
 def test_what_lies_beside_counts_whether_it_is_ingested_or_not(tmp_path):
     """So one rank alone is of the run that it is of with all others, and its rank is the same."""
-    for name in (stamped(VLLM[0], 0), stamped(VLLM[1], 0.5), "log/rank_0/host_7.1700000009000.pt.trace.json",
-                 "log/rank_1/host_8.1700000009500.pt.trace.json", "log/x-TP-0-DP-0.json", "log/x-TP-0-DP-1.json"):  # fmt: skip
+    names = (
+        *(stamped(VLLM[rank], rank / 2) for rank in (0, 1)),
+        *(stamped(f"rank_{rank}/host_7{rank}", 9 + rank / 2) for rank in (0, 1)),
+        *(f"log/x-TP-0-DP-{rank}.json" for rank in (0, 1)),
+    )
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
 

@@ -178,12 +178,13 @@ def with_names_told(found: Sequence[Source], names_in: Callable[[str], Iterable[
 
 def _recordings(names: Iterable[str]) -> Iterator[list[str]]:
     """The names of the files of each recording: alike but for rank and time, and written at one time."""
-    alike: dict[tuple[bool, str], list[str]] = {}
+    alike: dict[tuple[bool, bool, str], list[str]] = {}
     for name in sorted(names):
-        stamp = stamp_of(PurePosixPath(name).name)
-        key = without_rank(stem_of(PurePosixPath(name).name)) if stamp is None else _worker_key(stamp)
-        alike.setdefault((stamp is not None, key), []).append(name)
-    for (is_stamped, _), together in alike.items():
+        file = PurePosixPath(name).name
+        stamp = stamp_of(file)
+        key = without_rank(stem_of(file)) if stamp is None else _worker_key(stamp)
+        alike.setdefault((stamp is not None, host_of(file) is not None, key), []).append(name)
+    for (is_stamped, _, _), together in alike.items():
         yield from _at_one_time(together) if is_stamped else [together]
 
 
