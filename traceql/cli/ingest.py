@@ -1,6 +1,7 @@
 """`traceql ingest`: many traces into a store."""
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ FAILED = 1
 """Exit status where a file could not be ingested, and others could."""
 SHOWN = 20
 """Files that a page names."""
+RUNS_SHOWN = 3
+"""Runs that it names."""
 
 
 class Label(click.ParamType[tuple[str, str]]):
@@ -115,7 +118,7 @@ def _page(report: "Report", store: str) -> "list[Section]":
         f"{len(report.failed):,} failed" if report.failed else "",
     ]
     said = f"{fmt.visible(store)}: {', '.join(part for part in parts if part)}"
-    sections = [Section(lines=(said, *_remarks(report)))]
+    sections = [Section(lines=(said, *_runs(report), *_remarks(report)))]
     if report.failed:
         rows = tuple(
             (_seen(failure.origin.location), fmt.visible(f"{failure.reason}. {failure.hint}".strip()))
@@ -126,6 +129,14 @@ def _page(report: "Report", store: str) -> "list[Section]":
         table = TextTable((Column("failed", fit="middle"), Column("why", fit="wrap")), rows)
         sections.append(Section("", (), table, (note,), is_warning=True))
     return sections
+
+
+def _runs(report: "Report") -> list[str]:
+    """The first runs that traces were ingested of: which name their files have got."""
+    ranks = Counter(entry.run for entry in report.ingested)
+    shown = [f"{fmt.visible(run)} ({fmt.plural(ranks[run], 'rank')})" for run in sorted(ranks)[:RUNS_SHOWN]]
+    more = f" and {len(ranks) - RUNS_SHOWN:,} more" if len(ranks) > RUNS_SHOWN else ""
+    return [f"runs: {', '.join(shown)}{more}"] if shown else []
 
 
 def _remarks(report: "Report") -> list[str]:
