@@ -692,7 +692,8 @@ def test_recordings_that_are_named_alike_are_apart_by_folder(tmp_path):
         folder.mkdir(parents=True)
         for rank, file in enumerate(files):
             shutil.copy(file, folder / f"TP-{rank}.json.gz")
-    shutil.copytree(FIXTURES / "capture" / "before", nights[2])
+    nights[2].mkdir(parents=True)
+    shutil.copy(EAGER, nights[2] / "TP-1.json.gz")
     runs = ["nightly/mon/after", "nightly/mon/before", "nightly/tue/before"]
     assert not ingest([tmp_path / "nightly"], tmp_path / "at once").failed
     for folder in nights:
