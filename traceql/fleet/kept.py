@@ -58,8 +58,8 @@ FAILURES = Table(
 )
 
 KEPT = (
-    "step_facts", "step_categories", "step_stats", "groups", "categories", "kernel_stats", "op_stats", "launch_stats",
-    "idle_causes", "layers", "layer_types", "cast_groups", "collective_stats", "device_peaks",
+    "step_facts", "step_categories", "step_stats", "stages", "groups", "categories", "kernel_stats", "op_stats",
+    "launch_stats", "idle_causes", "layers", "layer_types", "cast_groups", "collective_stats", "device_peaks",
 )  # fmt: skip
 """The results that are kept of each trace, with `traces` and `findings`; any other table when it is asked for."""
 
