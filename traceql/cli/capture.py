@@ -128,14 +128,14 @@ def show_diff(out: Path) -> None:
     from traceql.capture.run import TRACES  # noqa: PLC0415
     from traceql.cli.report import write_diff_report  # noqa: PLC0415
     from traceql.diffing import diff  # noqa: PLC0415
-    from traceql.report.diff_page import View, diff_page  # noqa: PLC0415
+    from traceql.report.diff_page import DiffView, diff_page  # noqa: PLC0415
 
     try:
         found = diff(out / "before" / TRACES, out / "after" / TRACES, DiffOptions())
     except TraceqlError as error:  # what was captured is there all the same, and what is wrong with it is said above
         click.echo(f"the traces cannot be compared: {error.message}", err=True)
         return
-    show(diff_page(found, View(top=TOP), ()))
+    show(diff_page(found, DiffView(top=TOP)))
     write_diff_report(found, out / "diff.html")
 
 
@@ -325,8 +325,8 @@ def _summary_page(out: Path) -> "list[Section]":
     """Where the time of the recorded steps goes, and the costliest findings."""
     from traceql.analyses.layer_stats import layer_stats  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.rank_stats import summarize_run  # noqa: PLC0415
-    from traceql.report import sections  # noqa: PLC0415
     from traceql.report.remarks import remarks  # noqa: PLC0415
+    from traceql.report.summary_page import SummaryView, summary_page  # noqa: PLC0415
     from traceql.rules.top import top_findings  # noqa: PLC0415
     from traceql.run import load_run  # noqa: PLC0415
 
@@ -334,7 +334,7 @@ def _summary_page(out: Path) -> "list[Section]":
     summary = summarize_run(trace)
     said = remarks(trace, summary, layer_stats(trace, summary.selection))
     found = top_findings(trace, summary.selection, TOP_FINDINGS)
-    return sections.summary_page(summary, sections.View(None, TOP, full_names=False, remarks=said, findings=found))
+    return summary_page(summary, SummaryView(None, TOP, full_names=False, remarks=said, findings=found))
 
 
 def comparison_page(before: "Manifest", after: "Manifest", probes: "ProbeComparison") -> "list[Section]":

@@ -271,7 +271,7 @@ def write_diff_report(
     """
     from traceql.categories import load_categories  # noqa: PLC0415
     from traceql.report.diff_html import Compared, diff_html  # noqa: PLC0415
-    from traceql.report.figures import palette  # noqa: PLC0415
+    from traceql.report.figures.palette import palette  # noqa: PLC0415
 
     colors = palette(load_categories(categories).categories)
     _write_page(diff_html(Compared(diff, colors, gates), title), output, assets)

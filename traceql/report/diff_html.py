@@ -16,7 +16,11 @@ from traceql.analyses.diff_gates import Judgement
 from traceql.analyses.diff_notes import idle_delta_ns, notes
 from traceql.analyses.recording import Facts
 from traceql.report import diff_page
-from traceql.report.diff_figures import layer_deltas, mean_steps, signed_ms, step_dots, waiting_bars, waterfall
+from traceql.report.diff_page import DiffView
+from traceql.report.diff_words import gate_line, signed_ms, verdict_line
+from traceql.report.figures.deltas import layer_deltas
+from traceql.report.figures.dots import step_dots
+from traceql.report.figures.spans import mean_steps, waiting_bars, waterfall
 from traceql.report.html import Block, HtmlPage, PageSection, Text, Tile
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.text import cut
@@ -70,7 +74,7 @@ def _names(side: Side) -> str:
 def _tiles(diff: Diff) -> Iterator[Tile]:
     """The verdict and what it rests on: both step times, their change with its interval, and what was compared."""
     a, b = diff.before, diff.after
-    sentence = diff_page.verdict_line(diff)
+    sentence = verdict_line(diff)
     yield Tile(diff.verdict, "verdict", sentence, tone=f"verdict {diff.verdict.replace(' ', '-')}")
     step = "step" if diff.stage == "unknown" else f"{diff.stage} step"
     yield Tile(f"{fmt.ms(a.median_wall_ns)} ms", f"median {step} before", _steps_of(a))
@@ -107,7 +111,7 @@ def to_know(compared: Compared) -> PageSection | None:
     said = notes(compared.diff)
     loud = tuple(fmt.visible(note.text) for note in said if note.kind in LOUD)
     quiet = tuple(fmt.visible(note.text) for note in said if note.kind not in LOUD)
-    gates = tuple(diff_page.gate_line(gate) for gate in compared.gates)
+    gates = tuple(gate_line(gate) for gate in compared.gates)
     failed = any(gate.is_failed for gate in compared.gates)
     made = (Section(lines=gates, is_warning=failed), Section(lines=loud, is_warning=True), Section(lines=quiet))
     blocks = tuple(Text(section) for section in made if section.lines)
@@ -117,7 +121,7 @@ def to_know(compared: Compared) -> PageSection | None:
 def comparable(compared: Compared) -> PageSection:
     """Whether the sides can be compared: in what they differ."""
     diff = compared.diff
-    section = diff_page.comparability(diff, diff_page.View())
+    section = diff_page.comparability(diff, DiffView())
     broken = ", ".join(diff.differences.filter("breaks")["fact"])
     line = f"Not comparable: they differ in {broken}." if broken else "Nothing that was recorded speaks against it."
     blocks = (Text(Section(lines=(line,), is_warning=bool(broken))), Text(replace(section, title="")))
@@ -127,7 +131,7 @@ def comparable(compared: Compared) -> PageSection:
 def changes(compared: Compared) -> PageSection:
     """Where the change comes from: bars, and the same as a table."""
     diff, colors = compared.diff, compared.colors
-    table = _untitled(diff_page.waterfall(diff, diff_page.View()))
+    table = _untitled(diff_page.waterfall(diff, DiffView()))
     made: tuple[Block | None, ...] = (waterfall(diff, colors), mean_steps(diff, colors), Text(table))
     return PageSection("changes", "Where the change comes from", tuple(block for block in made if block))
 
@@ -137,7 +141,7 @@ def steps(compared: Compared) -> PageSection:
     diff = compared.diff
     few = replace(diff, steps=diff.steps.group_by("side", maintain_order=True).head(MAX_ROWS))
     title = _counted("Steps", few.steps.height, diff.steps.height)
-    table = replace(diff_page.steps(few, diff_page.View()), title=title)
+    table = replace(diff_page.steps(few, DiffView()), title=title)
     return PageSection("steps", "Step times", (*step_dots(diff), Text(table, is_folded=True)))
 
 
@@ -145,7 +149,7 @@ def layers(compared: Compared) -> PageSection:
     """Changes by layer type."""
     diff = compared.diff
     shades = layer_deltas(diff, compared.colors)
-    table = diff_page.layer_types(diff, diff_page.View())
+    table = diff_page.layer_types(diff, DiffView())
     blocks: list[Block] = [shades] if shades else [Text(Section(lines=(_no_layers(diff),)))]
     blocks += [Text(_cut(table), is_folded=shades is not None)] if table else []
     return PageSection("layers", "Layers", tuple(blocks))
@@ -160,7 +164,7 @@ def _no_layers(diff: Diff) -> str:
 def kernels(compared: Compared) -> PageSection:
     """Kernels gone, new, called more or less often, or longer."""
     diff = compared.diff
-    section = diff_page.kernels(diff, diff_page.View(top=MAX_KERNELS))
+    section = diff_page.kernels(diff, DiffView(top=MAX_KERNELS))
     counts = ", ".join(
         f"{n} {status}" for status, n in diff.kernels["status"].value_counts(sort=True).sort("status").rows()
     )
@@ -207,7 +211,7 @@ def replaced(compared: Compared) -> PageSection:
 
 def collectives(compared: Compared) -> PageSection | None:
     """Time in collectives, waiting and transfer."""
-    section = diff_page.collectives(compared.diff, diff_page.View())
+    section = diff_page.collectives(compared.diff, DiffView())
     if section is None:
         return None
     bars = waiting_bars(compared.diff, compared.colors)

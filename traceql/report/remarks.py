@@ -7,8 +7,8 @@ from traceql.analyses.layer_stats import LayerStats
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
-from traceql.report.idle_page import pace_line
-from traceql.report.layers_page import layers_line
+from traceql.report.idle_words import pace_line
+from traceql.report.layers_words import layers_line
 from traceql.trace import Trace
 
 
@@ -32,7 +32,8 @@ def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ..
 
 def _waiting(trace: Trace, summary: Summary, comm_ns_per_step: float) -> str | None:
     if isinstance(summary, RunSummary):
-        from traceql.report.ranks_page import RankReport, comm_line  # noqa: PLC0415 - not needed for one rank
+        from traceql.report.rank_report import RankReport  # noqa: PLC0415 - not needed for one rank
+        from traceql.report.ranks_words import comm_line  # noqa: PLC0415
 
         return comm_line(RankReport.of(trace, summary.selection))
     amount = fmt.duration(comm_ns_per_step)

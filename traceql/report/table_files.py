@@ -22,7 +22,7 @@ from traceql.analyses.query import SCHEMA_VERSION, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import MissingDataError, OutputError, nearest
-from traceql.report.export import without_nesting
+from traceql.report.frames import without_nesting
 from traceql.tables import Table
 from traceql.trace import Trace
 

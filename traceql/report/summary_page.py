@@ -12,36 +12,35 @@ import polars as pl
 from traceql import fmt
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
-from traceql.report import words
-from traceql.report.page import Column, Section, TextTable
+from traceql.report import numbers
+from traceql.report import summary_words as words
+from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.quirks import losses, quirk_lines
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class View:
-    """How much of a summary is shown: one table (`by`) or all, the first `top` rows, names short or full."""
+class SummaryView(View):
+    """How much of a summary is shown, and what is said besides."""
 
-    by: str | None = None
     top: int = 15
-    full_names: bool = False
     remarks: tuple[str, ...] = ()
     findings: pl.DataFrame = field(default_factory=pl.DataFrame)
     """Table `findings` of the rules: the costliest."""
 
 
-SectionMaker = Callable[[Summary, View], Section | None]
+SectionMaker = Callable[[Summary, SummaryView], Section | None]
 
 
-def summary_page(summary: Summary, view: View) -> list[Section]:
+def summary_page(summary: Summary, view: SummaryView) -> list[Section]:
     """The sections of a summary: all, or the headline, the losses and the table that `view.by` names."""
     overview = OVERVIEW if summary.n_windows else WITHOUT_GPU_TIME
     makers = overview if view.by is None else (headline, losses, TABLES[view.by])
-    sections = (maker(summary, view) for maker in makers)
-    return [section for section in sections if section is not None]
+    return made(makers, summary, view)
 
 
-def headline(summary: Summary, view: View) -> Section:
+def headline(summary: Summary, view: SummaryView) -> Section:
     """The answer in one sentence: how long a step takes and what it consists of."""
     if not summary.n_windows:
         return Section(lines=words.no_gpu_time(summary))
@@ -50,22 +49,14 @@ def headline(summary: Summary, view: View) -> Section:
         for row in summary.groups.iter_rows(named=True)
         if row["exclusive_ns"]
     ]
-    idle = _unbroken(f"idle {fmt.percent(words.ratio(summary.idle_ns, summary.wall_ns))}")
+    idle = _unbroken(f"idle {fmt.percent(numbers.ratio(summary.idle_ns, summary.wall_ns))}")
     shares = "; ".join(filter(None, [", ".join(parts), idle]))
     if isinstance(summary, RunSummary):
         return Section(lines=(words.subject(summary), f"all ranks: {shares}", *view.remarks))
     return Section(lines=(f"{words.subject(summary)}: {shares}", *view.remarks))
 
 
-def losses(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
-    """What of the file could not be read: the figures miss it."""
-    lost = [quirk for quirk in summary.quirks if quirk.effect == "lost"]
-    if not lost:
-        return None
-    return Section("Incomplete: parts of this trace are lost", lines=words.quirk_lines(lost), is_warning=True)
-
-
-def findings(summary: Summary, view: View) -> Section | None:
+def findings(summary: Summary, view: SummaryView) -> Section | None:
     """What is wrong, by the rules."""
     if not view.findings.height:
         return None
@@ -88,7 +79,7 @@ def findings(summary: Summary, view: View) -> Section | None:
     return Section("Findings", table=TextTable(columns, rows), notes=notes)
 
 
-def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def facts(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """What was recorded, where and how."""
     trace = summary.trace
     rows = (
@@ -114,7 +105,7 @@ def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
     return Section("Trace", table=TextTable(columns, tuple(row for row in rows if row[1])))
 
 
-def ranks(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def ranks(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """The ranks of a run side by side."""
     if not isinstance(summary, RunSummary):
         return None
@@ -136,7 +127,7 @@ def ranks(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     return Section("Ranks", table=TextTable(columns, rows), notes=words.about_ranks(summary))
 
 
-def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def step_times(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """The spread of each figure over the complete steps."""
     if summary.scope != "steps" or not summary.n_windows:
         return None
@@ -157,7 +148,7 @@ def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     return Section(title, table=TextTable(columns, rows), notes=notes)
 
 
-def outliers(summary: Summary, view: View) -> Section | None:
+def outliers(summary: Summary, view: SummaryView) -> Section | None:
     """The steps whose wall is far from the median, by name."""
     if summary.outliers.is_empty():
         return None
@@ -176,17 +167,17 @@ def outliers(summary: Summary, view: View) -> Section | None:
     return Section("Outlier steps", lines=lines, notes=notes)
 
 
-def groups(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def groups(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """Exclusive time by category group; with idle the rows add up to the wall."""
     return _exclusive_section("Groups", summary, summary.groups, Column("group"))
 
 
-def categories(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def categories(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """Exclusive time by category; with idle the rows add up to the wall."""
     return _exclusive_section("Categories", summary, summary.categories, Column("category"), Column("group", drop=2))
 
 
-def kernels(summary: Summary, view: View) -> Section:
+def kernels(summary: Summary, view: SummaryView) -> Section:
     """The kernels with most time, by name."""
     columns = (
         *_kernel_time_columns(summary),
@@ -207,7 +198,7 @@ def kernels(summary: Summary, view: View) -> Section:
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=_sums(summary) if rows else ())
 
 
-def ops(summary: Summary, view: View) -> Section:
+def ops(summary: Summary, view: SummaryView) -> Section:
     """Kernel time by the innermost CPU op that launched it."""
     columns = (
         *_kernel_time_columns(summary),
@@ -222,7 +213,7 @@ def ops(summary: Summary, view: View) -> Section:
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=notes)
 
 
-def steps(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def steps(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """Every step selected, in order."""
     several = words.is_multi_device(summary)
     columns = (
@@ -252,9 +243,9 @@ def steps(summary: Summary, view: View) -> Section:  # noqa: ARG001
     return Section("Steps", *_table_or_words(columns, rows, f"{words.no_steps(summary).capitalize()}."))
 
 
-def unrecognised(summary: Summary, view: View) -> Section | None:
+def unrecognised(summary: Summary, view: SummaryView) -> Section | None:
     """How much time is in the category `other`, and its largest names: the category rules miss them."""
-    share = words.total(summary.categories.filter(category="other")["share"])
+    share = numbers.total(summary.categories.filter(category="other")["share"])
     names = summary.kernels.filter(pl.col("category") == "other").head(3)
     if not share or names.is_empty():
         return None
@@ -262,17 +253,17 @@ def unrecognised(summary: Summary, view: View) -> Section | None:
     return Section("Not recognised", lines=(f"{fmt.percent(share)} of the wall is in `other`: {top}",))
 
 
-def unattributed(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def unattributed(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """GPU activity that belongs to no step, no launch or no op."""
     lines = tuple(filter(None, [words.without_launch(summary), words.outside(summary), words.without_op(summary)]))
     return Section("Not attributed", lines=lines) if lines else None
 
 
-def oddities(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def oddities(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """What was repaired and what is worth knowing about the file."""
     rest = [quirk for quirk in summary.quirks if quirk.effect != "lost"]
     title = "About these files" if isinstance(summary, RunSummary) else "About this file"
-    return Section(title, lines=words.quirk_lines(rest)) if rest else None
+    return Section(title, lines=quirk_lines(rest)) if rest else None
 
 
 _SUMS = "Sums of durations: streams overlap, so shares of the wall may add up to more than busy."
@@ -319,16 +310,16 @@ def _exclusive_section(title: str, summary: Summary, frame: pl.DataFrame, *names
     )
     n_windows, blanks = summary.n_windows, ("",) * (len(names) - 1)
     sums = (
-        fmt.count(words.ratio(words.total(frame["n_kernels"]), n_windows)),
-        fmt.ms(words.ratio(words.total(frame["kernel_ns"]), n_windows)),
+        fmt.count(numbers.ratio(numbers.total(frame["n_kernels"]), n_windows)),
+        fmt.ms(numbers.ratio(numbers.total(frame["kernel_ns"]), n_windows)),
     )
     rows = [
         (
             *(fmt.visible(row[name.title]) for name in names),
             fmt.ms(row["ns_per_step"]),
             fmt.percent(row["share"]),
-            fmt.count(words.ratio(row["n_kernels"], n_windows)),
-            fmt.ms(words.ratio(row["kernel_ns"], n_windows)),
+            fmt.count(numbers.ratio(row["n_kernels"], n_windows)),
+            fmt.ms(numbers.ratio(row["kernel_ns"], n_windows)),
         )
         for row in frame.iter_rows(named=True)
     ]
@@ -340,7 +331,7 @@ def _exclusive_section(title: str, summary: Summary, frame: pl.DataFrame, *names
 
 
 def _of_wall(summary: Summary, part_ns: int) -> tuple[str, str]:
-    return fmt.ms(words.ratio(part_ns, summary.n_windows)), fmt.percent(words.ratio(part_ns, summary.wall_ns))
+    return fmt.ms(numbers.ratio(part_ns, summary.n_windows)), fmt.percent(numbers.ratio(part_ns, summary.wall_ns))
 
 
 def _kernel_time_columns(summary: Summary) -> tuple[Column, ...]:
@@ -349,11 +340,11 @@ def _kernel_time_columns(summary: Summary) -> tuple[Column, ...]:
 
 
 def _kernel_times(summary: Summary, row: Row) -> tuple[str, ...]:
-    per_window = words.ratio(row["n_kernels"], summary.n_windows)
+    per_window = numbers.ratio(row["n_kernels"], summary.n_windows)
     return fmt.percent(row["share"]), fmt.ms(row["ns_per_step"]), fmt.count(per_window)
 
 
-def _kernel_name(row: Row, view: View) -> str:
+def _kernel_name(row: Row, view: SummaryView) -> str:
     return fmt.visible(row["name"] if view.full_names else row["short_name"])
 
 
