@@ -32,7 +32,8 @@ from traceql.report.figures.strip import MAX_NAME, Strip, layer_strip
 from traceql.report.html import PLOTLY, Card, Cards, HtmlPage, PageSection, Text, dumps, render_html
 from traceql.report.maps import Grid
 from traceql.report.page import Column, Section, TextTable
-from traceql.report.trace_page import SECTIONS, TITLES, Material, trace_page
+from traceql.report.trace_material import Material
+from traceql.report.trace_page import SECTIONS, TITLES, trace_page
 from traceql.rules import built_in_rules
 from traceql.trace import Trace
 

@@ -238,7 +238,8 @@ def write_report(
         OutputError: it cannot be written; what stood there before is still there.
         MissingDataError: the selection names no step.
     """
-    from traceql.report.trace_page import Material, trace_page  # noqa: PLC0415
+    from traceql.report.trace_material import Material  # noqa: PLC0415
+    from traceql.report.trace_page import trace_page  # noqa: PLC0415
 
     with _working() as tell:
         material = Material.of(trace, selection, tell=tell)

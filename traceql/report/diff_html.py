@@ -22,6 +22,7 @@ from traceql.report.figures.deltas import layer_deltas
 from traceql.report.figures.dots import step_dots
 from traceql.report.figures.spans import mean_steps, waiting_bars, waterfall
 from traceql.report.html import Block, HtmlPage, PageSection, Text, Tile
+from traceql.report.html_tables import full_names, short, untitled
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.text import cut
 
@@ -31,7 +32,6 @@ MAX_ROWS = 100
 """Rows of any other long table."""
 MAX_SHORT = 160
 """Characters of a name in a table; the whole name is beside it where there is one."""
-MAX_FULL = 5000
 LOUD = ("not_comparable", "hidden")
 """Kinds of notes without which the verdict misleads."""
 
@@ -131,7 +131,7 @@ def comparable(compared: Compared) -> PageSection:
 def changes(compared: Compared) -> PageSection:
     """Where the change comes from: bars, and the same as a table."""
     diff, colors = compared.diff, compared.colors
-    table = _untitled(diff_page.waterfall(diff, DiffView()))
+    table = untitled(diff_page.waterfall(diff, DiffView()))
     made: tuple[Block | None, ...] = (waterfall(diff, colors), mean_steps(diff, colors), Text(table))
     return PageSection("changes", "Where the change comes from", tuple(block for block in made if block))
 
@@ -151,7 +151,7 @@ def layers(compared: Compared) -> PageSection:
     shades = layer_deltas(diff, compared.colors)
     table = diff_page.layer_types(diff, DiffView())
     blocks: list[Block] = [shades] if shades else [Text(Section(lines=(_no_layers(diff),)))]
-    blocks += [Text(_cut(table), is_folded=shades is not None)] if table else []
+    blocks += [Text(short(table, MAX_SHORT), is_folded=shades is not None)] if table else []
     return PageSection("layers", "Layers", tuple(blocks))
 
 
@@ -171,9 +171,9 @@ def kernels(compared: Compared) -> PageSection:
     notes_below = (*section.notes, "Names are shortened; the button copies the whole name.")
     title = _counted("", min(diff.kernels.height, MAX_KERNELS), diff.kernels.height)
     section = replace(
-        _cut(section), title=title, lines=section.lines or (f"{counts} (calls a step)",), notes=notes_below
+        short(section, MAX_SHORT), title=title, lines=section.lines or (f"{counts} (calls a step)",), notes=notes_below
     )
-    full = tuple(cut(fmt.visible(name), MAX_FULL, "middle") for name in diff.kernels["name"].head(MAX_KERNELS))
+    full = full_names(diff.kernels["name"].head(MAX_KERNELS))
     return PageSection("kernels", "Kernels", (Text(_with_titles(section, "status"), full_names=full),))
 
 
@@ -215,7 +215,7 @@ def collectives(compared: Compared) -> PageSection | None:
     if section is None:
         return None
     bars = waiting_bars(compared.diff, compared.colors)
-    table = Text(_untitled(section))
+    table = Text(untitled(section))
     return PageSection("collectives", "Collectives", (bars, table) if bars else (table,))
 
 
@@ -265,20 +265,8 @@ def _fact(told: Facts, name: str) -> str:
 # --- texts
 
 
-def _untitled(section: Section) -> Section:
-    return replace(section, title="")
-
-
 def _counted(title: str, n: int, n_all: int) -> str:
     return title if n == n_all else f"{title}: {fmt.count(n)} of {fmt.count(n_all)}".removeprefix(": ")
-
-
-def _cut(section: Section) -> Section:
-    """The section with the long texts of its table cut."""
-    if section.table is None:
-        return section
-    rows = tuple(tuple(cut(text, MAX_SHORT, "middle") for text in row) for row in section.table.rows)
-    return replace(section, table=replace(section.table, rows=rows))
 
 
 def _with_titles(section: Section, title: str) -> Section:

@@ -1,7 +1,7 @@
 """What documents are made of: rows of frames and selections as plain data, and the JSON text of it all."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -27,6 +27,6 @@ def plain_selection(selection: Selection) -> dict[str, Any]:
     return {"first_step": selection.first_step, "end_step": selection.end_step, "stage": selection.stage}
 
 
-def json_text(document: Mapping[str, Any]) -> bytes:
-    """A document as JSON text, indented, with a line end."""
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+def json_text(document: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
+    """A document as JSON text, indented, with a line end; `default` makes plain what is not."""
+    return orjson.dumps(document, default, orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

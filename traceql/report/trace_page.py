@@ -4,39 +4,34 @@ What a section shows was worked out by an analysis and put into words by the pag
 joined with figures. A trace that does not hold what a section is about makes the section say so, not the page fail.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.casts import CastReport, cast_report
 from traceql.analyses.category_times import step_categories
 from traceql.analyses.counted_steps import counted_steps
-from traceql.analyses.layer_stats import LayerStats, layer_stats
-from traceql.analyses.pace import Pace, pace
-from traceql.analyses.rank_stats import RunSummary, summarize_run
-from traceql.analyses.summary import Selection, Summary
+from traceql.analyses.pace import Pace
+from traceql.analyses.rank_stats import RunSummary
+from traceql.analyses.summary import Summary
 from traceql.report import casts_page, check_page, idle_page, layers_page, numbers, ranks_page, summary_page
 from traceql.report import summary_words as words
 from traceql.report.casts_words import casts_line
 from traceql.report.figures.bars import step_bars
 from traceql.report.figures.heat import layer_maps, spread_levels, waiting_map
-from traceql.report.figures.palette import palette
 from traceql.report.figures.strip import layer_strip
 from traceql.report.html import Block, Card, Cards, HtmlPage, PageSection, Text, Tile
+from traceql.report.html_tables import full_names, short, untitled
 from traceql.report.idle_words import pace_line
 from traceql.report.page import Section, TextTable, View
 from traceql.report.quirks import losses as losses_of
-from traceql.report.rank_report import RankReport
 from traceql.report.remarks import remarks
 from traceql.report.summary_page import SummaryView
-from traceql.report.text import cut
-from traceql.rules import Finding, Findings, built_in_rules, run_rules
-from traceql.rules.model import Rule
-from traceql.trace import Trace
+from traceql.report.trace_material import Material
+from traceql.rules import Finding
 
 MAX_KERNELS = 300
 """Rows of the kernel table."""
@@ -45,76 +40,8 @@ MAX_ROWS = 100
 MAX_GAPS = 25
 MAX_SHORT = 120
 """Characters of a short name in a table; the whole name is beside it."""
-MAX_FULL = 5000
-"""Characters of a whole name."""
 MAX_CARDS = 30
 MAX_JUMPS = 4
-
-Tell = Callable[[str], None]
-"""Told what is being worked out."""
-
-
-def _nobody(what: str) -> None:
-    """Told, does nothing."""
-
-
-@dataclass(frozen=True)
-class Material:
-    """All that the page is made of, worked out once."""
-
-    trace: Trace
-    selection: Selection
-    summary: Summary
-    layers: LayerStats
-    pace: Pace
-    casts: CastReport
-    findings: Findings
-    ranks: RankReport | None
-    """Of a run only."""
-    colors: dict[str, str]
-    """Of each category."""
-
-    @classmethod
-    def of(
-        cls,
-        trace: Trace,
-        selection: Selection | None = None,
-        rules: Sequence[Rule] | None = None,
-        tell: Tell | None = None,
-    ) -> "Material":
-        """Works it out.
-
-        Args:
-            trace: the trace or run.
-            selection: the steps to look at, else all.
-            rules: for the findings; the built-in ones unless given.
-            tell: is told what comes next.
-
-        Raises:
-            MissingDataError: the selection names no step.
-        """
-        selection = selection or Selection()
-        say = tell or _nobody
-        say("steps")
-        summary = summarize_run(trace, selection)
-        say("layers")
-        layers = layer_stats(trace, selection)
-        say("idle time")
-        found_pace = pace(trace, selection)
-        say("casts")
-        casts = cast_report(trace, selection)
-        say("findings")
-        findings = run_rules(trace, built_in_rules() if rules is None else rules, selection=selection)
-        say("ranks")
-        ranks = RankReport.of(trace, selection) if isinstance(summary, RunSummary) else None
-        colors = palette(trace.categories.categories)
-        return cls(trace, selection, summary, layers, found_pace, casts, findings, ranks, colors)
-
-    @property
-    def has_gpu_time(self) -> bool:
-        """Whether there is a window to speak of."""
-        return self.summary.n_windows > 0
-
 
 SectionMaker = Callable[[Material], PageSection | None]
 
@@ -353,12 +280,8 @@ def categories(material: Material) -> PageSection | None:
     view = SummaryView()
     table = summary_page.categories(material.summary, view)
     groups = summary_page.groups(material.summary, view)
-    blocks = (_untitled(table), Text(replace(groups, title="By group", notes=()), is_folded=True))
+    blocks = (Text(untitled(table)), Text(replace(groups, title="By group", notes=()), is_folded=True))
     return PageSection("categories", TITLES["categories"], blocks)
-
-
-def _untitled(section: Section) -> Text:
-    return Text(replace(section, title=""))
 
 
 def layers(material: Material) -> PageSection | None:
@@ -395,25 +318,13 @@ def kernels(material: Material) -> PageSection | None:
         return None
     stats = material.summary.kernels
     table = summary_page.kernels(material.summary, SummaryView(top=MAX_KERNELS))
-    full = stats["name"].head(MAX_KERNELS).to_list()
+    full = full_names(stats["name"].head(MAX_KERNELS))
     notes = (*table.notes, "Names are shortened; the button copies the whole name.")
-    section = replace(table, title=_counted("", stats.height), notes=notes, table=_short(table.table))
-    blocks: list[Block] = [Text(section, full_names=tuple(map(_full, full)) if section.table else ())]
+    section = short(replace(table, title=_counted("", stats.height), notes=notes), MAX_SHORT)
+    blocks: list[Block] = [Text(section, full_names=full if section.table else ())]
     ops = summary_page.ops(material.summary, SummaryView(top=MAX_ROWS))
-    blocks.append(Text(replace(ops, table=_short(ops.table)), is_folded=True))
+    blocks.append(Text(short(ops, MAX_SHORT), is_folded=True))
     return PageSection("kernels", TITLES["kernels"], tuple(blocks))
-
-
-def _full(name: str) -> str:
-    return cut(fmt.visible(name), MAX_FULL, "middle")
-
-
-def _short(table: TextTable | None) -> TextTable | None:
-    """The table with its long texts cut."""
-    if table is None:
-        return None
-    rows = tuple(tuple(cut(text, MAX_SHORT, "middle") for text in row) for row in table.rows)
-    return replace(table, rows=rows)
 
 
 def casts(material: Material) -> PageSection | None:
@@ -424,17 +335,13 @@ def casts(material: Material) -> PageSection | None:
     line = casts_line(report)
     made = [Section(lines=(line,))] if line else []
     if report.groups.filter(pl.col("kind") != "custom").height:
-        made.append(replace(casts_page.groups(report, view), title=""))
+        made.append(untitled(casts_page.groups(report, view)))
     made += filter(None, [casts_page.custom(report, view)])
-    blocks = [Text(_cut_table(section)) for section in made]
+    blocks = [Text(short(section, MAX_SHORT)) for section in made]
     if report.casts.filter(pl.col("kind") != "custom").height:
         few = casts_page.longest(report, View(top=MAX_GAPS))
-        blocks.append(Text(_cut_table(few), is_folded=True))
+        blocks.append(Text(short(few, MAX_SHORT), is_folded=True))
     return PageSection("casts", TITLES["casts"], tuple(blocks))
-
-
-def _cut_table(section: Section) -> Section:
-    return replace(section, table=_short(section.table))
 
 
 def idle(material: Material) -> PageSection | None:
@@ -444,10 +351,10 @@ def idle(material: Material) -> PageSection | None:
     found, view = material.pace, View(top=MAX_GAPS)
     if not found.counted.height:
         return PageSection("idle", TITLES["idle"], (Text(idle_page.headline(found, view)),))
-    causes = replace(idle_page.causes(found, view), title="")
+    causes = untitled(idle_page.causes(found, view))
     shown = (idle_page.headline(found, view), causes, idle_page.bounds(found, view))
     more = (idle_page.gaps(found, view), idle_page.launches(found, view))
-    blocks = (*map(Text, shown), *(Text(_cut_table(section), is_folded=True) for section in more))
+    blocks = (*map(Text, shown), *(Text(short(section, MAX_SHORT), is_folded=True) for section in more))
     return PageSection("idle", TITLES["idle"], blocks)
 
 
@@ -460,8 +367,8 @@ def gaps_in_knowledge(material: Material) -> PageSection | None:
     if unknown.height:
         table = summary_page.kernels(replace(summary, kernels=unknown), SummaryView(top=MAX_ROWS))
         section = replace(table, title=_counted("Kernels without a category", unknown.height, MAX_ROWS), notes=())
-        full = tuple(map(_full, unknown["name"].head(MAX_ROWS).to_list()))
-        blocks.append(Text(replace(section, table=_short(section.table)), full_names=full, is_folded=True))
+        full = full_names(unknown["name"].head(MAX_ROWS))
+        blocks.append(Text(short(section, MAX_SHORT), full_names=full, is_folded=True))
     if not blocks and not material.has_gpu_time:
         return None
     if not blocks:
@@ -473,7 +380,9 @@ def facts(material: Material) -> PageSection:
     """What was recorded, where and how; and what is odd about the file."""
     view = SummaryView()
     odd = summary_page.oddities(material.summary, view) or Section(lines=("Nothing odd about the file.",))
-    return PageSection("facts", TITLES["facts"], (_untitled(summary_page.facts(material.summary, view)), Text(odd)))
+    return PageSection(
+        "facts", TITLES["facts"], (Text(untitled(summary_page.facts(material.summary, view))), Text(odd))
+    )
 
 
 TITLES = {

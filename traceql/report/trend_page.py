@@ -1,14 +1,11 @@
-"""The page and the data of `traceql trend`."""
+"""The page of `traceql trend`."""
 
 from collections.abc import Iterator, Sequence
-
-import orjson
 
 from traceql import fmt
 from traceql.analyses.change import LEVEL
 from traceql.analyses.trend import Trend
 from traceql.report.page import Column, Section, TextTable
-from traceql.report.plain import plain_rows
 
 _TOLD = 5
 """Changes that the head of the page tells, and runs that a note names."""
@@ -106,17 +103,3 @@ def _signed(share: float | None) -> str:
 
 def _interval(low: float | None, high: float | None) -> str:
     return fmt.UNKNOWN if low is None or high is None else f"{_signed(low)} to {_signed(high)}"
-
-
-def to_json(trend: Trend, by: str) -> bytes:
-    """`by`, `stage`, `batch_size`, `min_effect`, `groups[]` (table trend), `left_out[]` and `ungrouped[]` (runs)."""
-    document = {
-        "by": by,
-        "stage": trend.stage,
-        "batch_size": trend.batch_size,
-        "min_effect": trend.options.min_effect,
-        "groups": plain_rows(trend.groups),
-        "left_out": list(trend.left_out),
-        "ungrouped": list(trend.ungrouped),
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
