@@ -34,7 +34,8 @@ from traceql.analyses.diff_gates import Gate, judged
 from traceql.analyses.diff_tables import COLLECTIVE_CHANGES, REPLACEMENTS
 from traceql.analyses.recording import Recording
 from traceql.categories import load_categories
-from traceql.cli.report import command, default_output, write_diff_report
+from traceql.cli.html_files import write_diff_report
+from traceql.cli.report import command, default_output
 from traceql.errors import InputError, OutputError
 from traceql.report.diff_html import FACTS, Compared, diff_html
 from traceql.report.figures import deltas, dots, spans

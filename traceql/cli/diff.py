@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from traceql.cli.html_files import write_diff_report
 from traceql.cli.loading import check_run_output
 from traceql.cli.options import FORMATS, Percent, StepRange, load_options, output_form, output_options, rank_option
 from traceql.cli.output import formatted, write_output
 from traceql.cli.progress import read_progress
-from traceql.cli.report import write_diff_report
 
 if TYPE_CHECKING:
     from traceql.analyses.diff import Diff

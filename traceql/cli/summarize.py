@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from traceql.cli.html_files import write_report
 from traceql.cli.loading import check_run_output
-from traceql.cli.report import write_report
 from traceql.cli.request import Request, takes_request
 
 TOP = 15
