@@ -56,6 +56,11 @@ def rounded_percent(share: Number | None) -> str:
     return _known(share, lambda known: f"{known * 100:.0f} %" if known >= 0.0995 else _percent(known))
 
 
+def signed(number: Number, text: str) -> str:
+    """The text of a number's size with the number's sign."""
+    return f"{'−' if number < 0 else '+'}{text}"
+
+
 def count(number: Number | None) -> str:
     """A count with thousands separators; one decimal only where it is not whole."""
     return _known(number, _count)

@@ -156,7 +156,7 @@ def _part(ns: float, whole_ns: float) -> str:
     if not whole_ns:
         return fmt.UNKNOWN
     text = fmt.percent(abs(ns) / whole_ns)
-    return text if text.startswith("0.0") else f"{'−' if ns < 0 else '+'}{text}"
+    return text if text.startswith("0.0") else fmt.signed(ns, text)
 
 
 def layer_types(diff: Diff, view: DiffView) -> Section | None:  # noqa: ARG001

@@ -111,7 +111,7 @@ def both_ms(a_ns: float, b_ns: float) -> str:
 def signed_ms(ns: float, digits: int = 3) -> str:
     """A time in ms with a sign; what rounds to nothing has none."""
     text = f"{abs(ns) / 1e6:,.{digits}f}"
-    return text if not text.strip("0.,") else f"{'−' if ns < 0 else '+'}{text}"
+    return text if not text.strip("0.,") else fmt.signed(ns, text)
 
 
 def _ratio(longer_ns: float, shorter_ns: float) -> str:

@@ -98,7 +98,7 @@ def _some(names: Sequence[str]) -> str:
 def _signed(share: float | None) -> str:
     if share is None:
         return fmt.UNKNOWN
-    return f"{'−' if share < 0 else '+'}{abs(share) * 100:,.1f} %"
+    return fmt.signed(share, f"{abs(share) * 100:,.1f} %")
 
 
 def _interval(low: float | None, high: float | None) -> str:

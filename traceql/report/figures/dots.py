@@ -124,7 +124,7 @@ def _quantiles(values: Floats) -> tuple[float, float]:
 
 def _signed_percent(share: float) -> str:
     text = f"{abs(share) * 100:.{1 if abs(share) >= 0.01 else 2}f} %"
-    return text if text == "0.00 %" else f"{'−' if share < 0 else '+'}{text}"
+    return text if text == "0.00 %" else fmt.signed(share, text)
 
 
 def _dots(
