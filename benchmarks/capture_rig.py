@@ -22,8 +22,10 @@ from traceql.capture.profile import Plan, made_profile
 from traceql.capture.run import TRACES, capture
 from traceql.capture.server import ending_on_signals
 from traceql.capture.session import TraceFacts
-from traceql.cli.capture import capture_options, make_settings, show, told_progress, trace_facts
-from traceql.cli.capture import comparison_page as page
+from traceql.cli.capture import capture_options, make_settings, trace_facts
+from traceql.cli.capture_page import comparison_page as page
+from traceql.cli.capture_progress import told_progress
+from traceql.cli.output import write_page
 from traceql.errors import InputError, TraceqlError
 
 STEP = re.compile(rb'"cat": "user_annotation", "name": "step\[(DECODE|EXTEND|MIXED)[^"]*"')
@@ -101,7 +103,7 @@ def finish(folders: tuple[Path, ...]) -> None:
         print(problem, file=sys.stderr)
     if len(manifests) == 2:
         before, after = manifests
-        show(page(before, after, compare_probes(before, after)))
+        write_page(page(before, after, compare_probes(before, after)))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from traceql.analyses.diff import Diff
 from traceql.categories import load_categories
 from traceql.diffing import Reading, diff
 from traceql.report.diff_html import Compared, diff_html
-from traceql.report.figures import palette
+from traceql.report.figures.palette import palette
 from traceql.report.html import Assets, Rendered, render_html
-from traceql.report.trace_page import Material, trace_page
+from traceql.report.trace_material import Material
+from traceql.report.trace_page import trace_page
 from traceql.run import load_run
 from traceql.trace import Trace
 

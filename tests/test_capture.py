@@ -37,8 +37,9 @@ from traceql.capture.preflight import BLANKED, Command, refuse_backend, server_a
 from traceql.capture.profile import TraceFacts, problems
 from traceql.capture.run import Settings
 from traceql.capture.workload import Tick, pace, prompts
-from traceql.cli import capture as cli
-from traceql.cli.capture import answers_line, command, patch_settings, trace_facts
+from traceql.cli import capture_progress
+from traceql.cli.capture import command, patch_settings, trace_facts
+from traceql.cli.capture_page import answers_line
 from traceql.errors import InputError, MissingDataError, OutputError
 from traceql.run import load_run
 
@@ -313,7 +314,7 @@ def test_fast_steps_are_given_a_larger_margin() -> None:
 
 
 def test_a_slow_start_is_waited_for_and_told_in_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "PLAIN_INTERVAL_S", 0.3)
+    monkeypatch.setattr(capture_progress, "PLAIN_INTERVAL_S", 0.3)
     result = capture(tmp_path, "--ready-after", "1.5")
     assert result.exit_code == 0
     assert re.search(r"^server starts, \d s: .+$", result.stderr, re.MULTILINE)

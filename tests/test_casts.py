@@ -21,7 +21,9 @@ from traceql.analyses.summary import Selection
 from traceql.cli.casts import command
 from traceql.errors import MissingDataError
 from traceql.names import ITEM_BYTES, BlockWork, block_work
-from traceql.report.casts_page import View, casts_line, casts_page
+from traceql.report.casts_page import casts_page
+from traceql.report.casts_words import casts_line
+from traceql.report.page import View
 from traceql.report.text import render_text
 from traceql.run import load_run
 from traceql.trace import Trace

@@ -39,10 +39,10 @@ from traceql.cli.output import encodable, write_output
 from traceql.errors import OutputError
 from traceql.ingest.meta import Device, TraceMeta
 from traceql.ingest.quirks import QuirkCounter
-from traceql.report import export
+from traceql.report import frames, summary_document
 from traceql.report.markdown import code, escape, render_markdown
 from traceql.report.page import Column, Section, TextTable
-from traceql.report.sections import View, summary_page
+from traceql.report.summary_page import SummaryView, summary_page
 from traceql.report.text import cut, fit_table, render_text
 from traceql.tables import Table
 
@@ -165,7 +165,7 @@ def no_gpu_time(**changes: Any) -> Summary:
 
 
 def text(summary: Summary, width: int = 100, **view: Any) -> str:
-    return render_text(summary_page(summary, View(**view)), width=width)
+    return render_text(summary_page(summary, SummaryView(**view)), width=width)
 
 
 def golden(name: str, got: str) -> None:
@@ -187,13 +187,13 @@ def test_the_page_is_as_accepted_and_fits_its_width(width: int) -> None:
 
 
 def test_the_page_in_markdown_is_as_accepted() -> None:
-    golden("summary.md", render_markdown(summary_page(a_summary(), View())))
+    golden("summary.md", render_markdown(summary_page(a_summary(), SummaryView())))
 
 
 @pytest.mark.parametrize("width", [20, 33, 47, 60, 72, 80, 100, 160, 240])
 @pytest.mark.parametrize("by", ["group", "category", "kernel", "op", "step", "stage"])
 def test_a_table_row_is_one_line_at_every_width(width: int, by: str) -> None:
-    table = summary_page(a_summary(), View(by=by))[-1].table
+    table = summary_page(a_summary(), SummaryView(by=by))[-1].table
     assert table is not None
     lines = render_text([Section("", (), table)], width=width).splitlines()
     assert len(lines) == len(table.rows) + 2 + (table.n_totals > 0)
@@ -227,12 +227,12 @@ def test_rows_and_idle_add_up_to_the_wall() -> None:
 
 
 def test_by_shows_headline_and_that_table_only() -> None:
-    page = summary_page(a_summary(), View(by="kernel"))
+    page = summary_page(a_summary(), SummaryView(by="kernel"))
     assert [section.title for section in page] == ["", "Kernels"]
 
 
 def test_losses_come_right_after_the_headline_also_with_by() -> None:
-    page = summary_page(a_summary(quirks=counted(truncated=1, no_launch=4)), View(by="op"))
+    page = summary_page(a_summary(quirks=counted(truncated=1, no_launch=4)), SummaryView(by="op"))
     assert [section.title for section in page] == ["", "Incomplete: parts of this trace are lost", "Ops"]
     assert page[1].lines[0].startswith("The file ends in the middle")
 
@@ -312,7 +312,7 @@ def test_an_empty_trace_has_a_page_of_each_kind(by: str | None) -> None:
     page = text(nothing, by=by)
     assert page.startswith("Nothing was recorded")
     assert " 0.0" not in page
-    assert render_markdown(summary_page(nothing, View(by=by))).startswith("**Nothing was recorded")
+    assert render_markdown(summary_page(nothing, SummaryView(by=by))).startswith("**Nothing was recorded")
 
 
 # --- names that try something ---
@@ -326,14 +326,14 @@ def wild_summary() -> Summary:
 
 @pytest.mark.parametrize("color", [False, True])
 def test_names_are_printed_literally_and_cannot_steer_the_terminal(color: bool) -> None:
-    page = render_text(summary_page(wild_summary(), View(by="kernel")), width=200, color=color)
+    page = render_text(summary_page(wild_summary(), SummaryView(by="kernel")), width=200, color=color)
     assert r"evil[/red][bold]\x1b[2J\x1b]0;t\x07 a|b `tick` <script>\n=1+1" in page
     assert set(re.findall("\x1b.{2}", page)) <= ({"\x1b[1", "\x1b[0", "\x1b[2"} if color else set())
     assert ("\x1b" in page) == color
 
 
 def test_names_are_code_in_markdown_whatever_they_hold() -> None:
-    page = render_markdown(summary_page(wild_summary(), View(by="kernel")))
+    page = render_markdown(summary_page(wild_summary(), SummaryView(by="kernel")))
     assert r"| ``evil[/red][bold]\x1b[2J\x1b]0;t\x07 a\|b `tick` <script>\n=1+1`` |" in page
 
 
@@ -343,12 +343,12 @@ def test_markdown_escapes() -> None:
 
 
 def test_csv_quotes_what_it_must() -> None:
-    got = export.to_csv(export.table_of(wild_summary(), "kernel"))
+    got = frames.to_csv(summary_document.table_of(wild_summary(), "kernel"))
     assert pl.read_csv(got)["name"].to_list() == [WILD]
 
 
 def test_json_keeps_the_name_as_recorded() -> None:
-    assert json.loads(export.to_json(wild_summary()))["kernels"][0]["name"] == WILD
+    assert json.loads(summary_document.to_json(wild_summary()))["kernels"][0]["name"] == WILD
 
 
 # --- fitting ---
@@ -394,7 +394,7 @@ CONTRACT = {
 
 
 def test_json_has_the_documented_keys() -> None:
-    document = json.loads(export.to_json(a_summary(quirks=counted(no_launch=2))))
+    document = json.loads(summary_document.to_json(a_summary(quirks=counted(no_launch=2))))
     assert {name: list(document[name][0]) for name in CONTRACT} == CONTRACT
     assert list(document["idle"]) == ["idle_ns", "ns_per_step", "share"]
     assert list(document["outside"]) == ["kernel_ns", "n_kernels", "wall_ns"]
@@ -406,28 +406,28 @@ def test_json_has_the_documented_keys() -> None:
 
 def test_json_keeps_integers_and_says_null_for_unknown() -> None:
     big = 2**53 + 1
-    document = json.loads(export.to_json(a_summary(outside_kernel_ns=big)))
+    document = json.loads(summary_document.to_json(a_summary(outside_kernel_ns=big)))
     assert document["outside"]["kernel_ns"] == big
-    nothing = json.loads(export.to_json(no_gpu_time()))
+    nothing = json.loads(summary_document.to_json(no_gpu_time()))
     assert nothing["idle"] == {"idle_ns": None, "ns_per_step": None, "share": None}
     assert (nothing["wall_ns"], nothing["busy_ns"], nothing["kernels"]) == (None, None, [])
 
 
 def test_json_has_null_where_a_share_is_not_a_number() -> None:
     groups = a_summary().groups.with_columns(share=pl.lit(float("nan")))
-    assert json.loads(export.to_json(a_summary(groups=groups)))["groups"][0]["share"] is None
+    assert json.loads(summary_document.to_json(a_summary(groups=groups)))["groups"][0]["share"] is None
 
 
-@pytest.mark.parametrize("by", list(export.TABLES))
+@pytest.mark.parametrize("by", list(summary_document.TABLES))
 def test_csv_and_parquet_hold_the_same_table(by: str) -> None:
-    frame = export.table_of(a_summary(), by)
-    assert pl.read_parquet(io.BytesIO(export.to_parquet(frame))).equals(frame)
-    assert pl.read_csv(export.to_csv(frame)).columns == frame.columns
+    frame = summary_document.table_of(a_summary(), by)
+    assert pl.read_parquet(io.BytesIO(frames.to_parquet(frame))).equals(frame)
+    assert pl.read_csv(frames.to_csv(frame)).columns == frame.columns
 
 
 def test_top_shortens_data_only_when_asked() -> None:
-    assert export.table_of(a_summary(), "kernel").height == 2
-    assert len(json.loads(export.to_json(a_summary(), top=1))["kernels"]) == 1
+    assert summary_document.table_of(a_summary(), "kernel").height == 2
+    assert len(json.loads(summary_document.to_json(a_summary(), top=1))["kernels"]) == 1
 
 
 # --- output ---
@@ -630,7 +630,7 @@ def test_the_page_of_a_run_is_as_accepted() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_page_of_a_run_fits(width: int) -> None:
-    page = render_text(summary_page(a_run(), View()), width=width)
+    page = render_text(summary_page(a_run(), SummaryView()), width=width)
     assert max(map(cell_len, page.splitlines())) <= width
 
 

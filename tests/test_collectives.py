@@ -31,7 +31,8 @@ from traceql.analyses.concurrency import COMM_OVERLAP, comm_overlap, comm_overla
 from traceql.analyses.summary import Selection
 from traceql.cli.ranks import command
 from traceql.errors import MissingDataError
-from traceql.report.ranks_page import RankReport, comm_line, late_ranks, notes
+from traceql.report.rank_report import RankReport
+from traceql.report.ranks_words import comm_line, late_ranks, notes
 from traceql.run import load_run
 
 TINY = ("gather-eager", "gather-graph", "pool-eager", "pool-graph", "pool-nomark", "pool-stack")

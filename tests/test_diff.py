@@ -30,7 +30,9 @@ from traceql.cli.diff import command, spread
 from traceql.diffing import diff as diff_of
 from traceql.diffing import recording, with_controls
 from traceql.errors import MissingDataError
-from traceql.report.diff_page import View, diff_document, diff_page, verdict_line
+from traceql.report.diff_document import diff_document
+from traceql.report.diff_page import DiffView, diff_page
+from traceql.report.diff_words import verdict_line
 from traceql.report.text import render_text
 from traceql.run import load_run
 
@@ -63,7 +65,7 @@ def change_of(diff: Diff, name: str) -> float:
 
 
 def page_text(diff: Diff, **view: Any) -> str:
-    return render_text(diff_page(diff, View(**view)), width=80)
+    return render_text(diff_page(diff, DiffView(**view)), width=80)
 
 
 # --- sums

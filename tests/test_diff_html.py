@@ -34,11 +34,12 @@ from traceql.analyses.diff_gates import Gate, judged
 from traceql.analyses.diff_tables import COLLECTIVE_CHANGES, REPLACEMENTS
 from traceql.analyses.recording import Recording
 from traceql.categories import load_categories
-from traceql.cli.report import command, default_output, write_diff_report
+from traceql.cli.html_files import write_diff_report
+from traceql.cli.report import command, default_output
 from traceql.errors import InputError, OutputError
-from traceql.report import diff_figures
 from traceql.report.diff_html import FACTS, Compared, diff_html
-from traceql.report.figures import palette
+from traceql.report.figures import deltas, dots, spans
+from traceql.report.figures.palette import palette
 from traceql.report.html import HtmlPage, Text, render_html
 from traceql.run import load_run
 
@@ -136,7 +137,7 @@ def test_gates_are_said(graph_diff):
 @pytest.mark.parametrize("found", ["graph_diff", "run_diff", "harmful_diff"])
 def test_the_waterfall_adds_up(found, request):
     found = request.getfixturevalue(found)
-    figure = diff_figures.waterfall(found, COLORS)
+    figure = spans.waterfall(found, COLORS)
     assert figure
     first, *changes, last = figure.rows
     assert (ms(first.value), ms(last.value)) == pytest.approx(
@@ -147,7 +148,7 @@ def test_the_waterfall_adds_up(found, request):
     check_chain(figure)
 
 
-def check_chain(figure: diff_figures.Spans) -> None:
+def check_chain(figure: spans.Spans) -> None:
     """Each bar begins where the one above ended, from the whole before to the whole after."""
     first, *changes, last = figure.rows
     at = first.bars[0].start + first.bars[0].width
@@ -165,23 +166,23 @@ def check_chain(figure: diff_figures.Spans) -> None:
 
 def test_small_changes_are_taken_together(graph_diff):
     """40 categories that each change by 1 to 40 µs: the largest 16 have a bar, the others one."""
-    deltas = [(-1) ** n * n * 1e3 for n in range(1, 41)]
+    changes = [(-1) ** n * n * 1e3 for n in range(1, 41)]
     row = {**graph_diff.waterfall.row(0, named=True), "before_ns_per_step": 1e6}
-    made = pl.DataFrame([{**row, "name": f"c{n}", "delta_ns": ns} for n, ns in enumerate(deltas)])
-    one = pl.DataFrame({"wall_ns": [int(graph_diff.before.mean_wall_ns + sum(deltas))]})
+    made = pl.DataFrame([{**row, "name": f"c{n}", "delta_ns": ns} for n, ns in enumerate(changes)])
+    one = pl.DataFrame({"wall_ns": [int(graph_diff.before.mean_wall_ns + sum(changes))]})
     after = replace(graph_diff.before, n_steps=1, recordings=(replace(graph_diff.before.recordings[0], steps=one),))
-    figure = diff_figures.waterfall(replace(graph_diff, waterfall=made, after=after), COLORS)
+    figure = spans.waterfall(replace(graph_diff, waterfall=made, after=after), COLORS)
     assert figure
-    assert len(figure.rows) == diff_figures.MAX_SPANS + 3
+    assert len(figure.rows) == spans.MAX_SPANS + 3
     assert figure.rows[-2].label == "all others"
-    assert ms(figure.rows[-2].value) == pytest.approx(sum(deltas[:24]) / 1e6, abs=6e-4)
+    assert ms(figure.rows[-2].value) == pytest.approx(sum(changes[:24]) / 1e6, abs=6e-4)
     check_chain(figure)
     assert ms(figure.ends[0].removesuffix(" ms")) > 80  # a cut axis: else 40 µs of 84 ms could not be seen
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=2, max_size=8).filter(lambda sums: max(sums) > min(sums)))
 def test_an_axis_holds_all(sums):
-    axis = diff_figures._cut_axis(sums)
+    axis = spans._cut_axis(sums)
     assert all(-0.01 <= axis.percent(each) <= 100.01 for each in sums)
     assert axis.least >= 0
     assert axis.percent(max(sums)) - axis.percent(min(sums)) > 33
@@ -190,7 +191,7 @@ def test_an_axis_holds_all(sums):
 @pytest.mark.parametrize("found", ["graph_diff", "run_diff", "harmful_diff"])
 def test_the_parts_of_both_steps_fill_them(found, request):
     found = request.getfixturevalue(found)
-    figure = diff_figures.mean_steps(found, COLORS)
+    figure = spans.mean_steps(found, COLORS)
     assert figure
     longest = max(found.before.mean_wall_ns, found.after.mean_wall_ns)
     for row, side in zip(figure.rows, (found.before, found.after), strict=True):
@@ -200,7 +201,7 @@ def test_the_parts_of_both_steps_fill_them(found, request):
 
 
 def test_a_dot_for_each_step(graph_diff):
-    figures = diff_figures.step_dots(graph_diff)
+    figures = dots.step_dots(graph_diff)
     assert [[len(lane.dots) for lane in figure.lanes] for figure in figures] == [[29, 29], [29, 29]]
     before = figures[0].lanes[0]
     walls = graph_diff.before.walls[0]
@@ -218,7 +219,7 @@ def test_a_dot_for_each_step(graph_diff):
 
 def test_far_steps_stand_at_the_edge(graph_diff):
     walls = (np.array([100.0] * 28 + [1000.0]) * 1e6,)
-    (_, shares) = diff_figures.step_dots(replace(graph_diff, before=replace(graph_diff.before, walls=walls)))
+    (_, shares) = dots.step_dots(replace(graph_diff, before=replace(graph_diff.before, walls=walls)))
     far = shares.lanes[0].dots[-1]
     assert far[3] == "+900.0 %"
     assert 950 < far[1] < 1000
@@ -230,8 +231,8 @@ def test_many_steps_are_thinned(graph_diff):
     numbers = pl.DataFrame({"step": range(4999), "rank": 0})
     recording = replace(graph_diff.before.recordings[0], steps=numbers)
     before = replace(graph_diff.before, recordings=(recording,), walls=(walls,))
-    lane = diff_figures.step_dots(replace(graph_diff, before=replace(before, n_steps=4999)))[0].lanes[0]
-    assert len(lane.dots) <= diff_figures.MAX_DOTS + 2
+    lane = dots.step_dots(replace(graph_diff, before=replace(before, n_steps=4999)))[0].lanes[0]
+    assert len(lane.dots) <= dots.MAX_DOTS + 2
     assert {1234, 4321} <= {dot[0] for dot in lane.dots}
     assert lane.label == f"before ({fmt.count(len(lane.dots))} of 4,999 steps drawn)"
 
@@ -239,10 +240,10 @@ def test_many_steps_are_thinned(graph_diff):
 def test_several_recordings_have_lanes(monkeypatch):
     sides = [Recording.of(load_run([path], cache=False)) for path in (GRAPH, AFTER_GRAPH)]
     found = diff([sides[0], sides[0]], [sides[1]])
-    assert [lane.label for lane in diff_figures.step_dots(found)[0].lanes] == ["before 1", "before 2", "after"]
+    assert [lane.label for lane in dots.step_dots(found)[0].lanes] == ["before 1", "before 2", "after"]
     assert "2 recordings" in page_of(found).tiles[1].note
-    monkeypatch.setattr(diff_figures, "MAX_LANES", 1)
-    (first, _) = diff_figures.step_dots(found)
+    monkeypatch.setattr(dots, "MAX_LANES", 1)
+    (first, _) = dots.step_dots(found)
     assert [lane.label for lane in first.lanes] == ["before 1", "after"]
     assert first.title.endswith("; 1 of 2")
 
@@ -254,7 +255,7 @@ def of_cast(side: Side) -> dict[str, float]:
 
 
 def test_layers_by_category(graph_diff):
-    figure = diff_figures.layer_deltas(graph_diff, COLORS)
+    figure = deltas.layer_deltas(graph_diff, COLORS)
     assert figure
     assert figure.columns[:2] == ("attention + moe\u00a0×\u00a075", "attention + mlp\u00a0×\u00a03")
     cast = figure.rows[0]
@@ -273,7 +274,7 @@ def test_layers_by_category(graph_diff):
 
 
 def test_waiting_in_collectives(run_diff):
-    figure = diff_figures.waiting_bars(run_diff, COLORS)
+    figure = spans.waiting_bars(run_diff, COLORS)
     assert figure
     labels = [f"rank {rank} {side}, all_reduce" for rank in (0, 1) for side in ("before", "after")]
     assert [row.label for row in figure.rows] == labels
@@ -292,27 +293,27 @@ def test_waiting_in_collectives(run_diff):
 
 def test_waiting_that_is_not_known_is_not_drawn(run_diff):
     unknown = run_diff.collectives.with_columns(before_waiting_ns_per_step=pl.lit(None, pl.Float64))
-    figure = diff_figures.waiting_bars(replace(run_diff, collectives=unknown), COLORS)
+    figure = spans.waiting_bars(replace(run_diff, collectives=unknown), COLORS)
     assert figure
     (bar,) = figure.rows[0].bars
     assert (bar.tone, bar.about.split(":")[0]) == ("", "waiting not known")
-    assert diff_figures.waiting_bars(replace(run_diff, collectives=unknown.clear()), COLORS) is None
+    assert spans.waiting_bars(replace(run_diff, collectives=unknown.clear()), COLORS) is None
 
 
 def test_no_layers_no_shades(harmful_diff):
-    assert diff_figures.layer_deltas(harmful_diff, COLORS) is None
+    assert deltas.layer_deltas(harmful_diff, COLORS) is None
     (block, *_) = blocks(page_of(harmful_diff), "layers")
     assert block.section.lines == ("No layers were found on either side: changes by layer cannot be told.",)
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1, 1e12))
 def test_shades_of_changes(delta, most):
-    level = diff_figures.delta_level(delta, most)
-    assert abs(level) <= diff_figures.LEVELS
+    level = deltas.delta_level(delta, most)
+    assert abs(level) <= deltas.LEVELS
     assert level * delta >= 0
-    assert diff_figures.delta_level(-delta, most) == -level
-    assert abs(diff_figures.delta_level(2 * delta, most)) >= abs(level)
-    assert diff_figures.delta_level(most, most) == diff_figures.LEVELS
+    assert deltas.delta_level(-delta, most) == -level
+    assert abs(deltas.delta_level(2 * delta, most)) >= abs(level)
+    assert deltas.delta_level(most, most) == deltas.LEVELS
 
 
 # --- tables
@@ -523,7 +524,7 @@ def test_real_pairs(shared):
     ]  # fmt: skip
     for before, after in pairs:
         found = compared(before, after)
-        figure = diff_figures.waterfall(found, COLORS)
+        figure = spans.waterfall(found, COLORS)
         assert figure
         check_chain(figure)
         html = rendered_diff(found).html

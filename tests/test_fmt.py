@@ -56,6 +56,18 @@ def test_control_characters_and_escapes_are_spelled_out() -> None:
     assert fmt.visible("ünïcode µ 名前") == "ünïcode µ 名前"
 
 
+def test_a_part_has_the_unit_of_the_whole_or_each_its_own_where_it_is_short() -> None:
+    assert fmt.part_of(64_600_000, 93_200_000) == "64.6 of 93.2 ms"
+    assert fmt.part_of(1_200_000, 9_320_000) == "1.20 of 9.32 ms"
+    assert fmt.part_of(950, 500_000) == "950 ns of 500.0 µs"
+
+
+def test_a_percentage_in_a_sentence_has_no_more_digits_than_it_needs() -> None:
+    assert [fmt.rounded_percent(share) for share in (0.785, 0.0995, 0.0994, 0.0001, None)] == [
+        "78 %", "10 %", "9.9 %", "<0.1 %", "—",
+    ]  # fmt: skip
+
+
 def test_plurals() -> None:
     assert fmt.plural(1, "step") == "1 step"
     assert fmt.plural(1200, "step") == "1,200 steps"

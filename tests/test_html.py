@@ -25,11 +25,15 @@ from traceql.analyses.layer_stats import layer_stats
 from traceql.analyses.step_windows import STEPS
 from traceql.cli.report import command, default_output
 from traceql.errors import OutputError
-from traceql.report import figures
-from traceql.report.figures import HeatMap, Strip
+from traceql.report.figures import heat, strip
+from traceql.report.figures.bars import StepBars, step_bars
+from traceql.report.figures.palette import palette
+from traceql.report.figures.strip import MAX_NAME, Strip, layer_strip
 from traceql.report.html import PLOTLY, Card, Cards, HtmlPage, PageSection, Text, dumps, render_html
+from traceql.report.maps import Grid
 from traceql.report.page import Column, Section, TextTable
-from traceql.report.trace_page import SECTIONS, TITLES, Material, trace_page
+from traceql.report.trace_material import Material
+from traceql.report.trace_page import SECTIONS, TITLES, trace_page
 from traceql.rules import built_in_rules
 from traceql.trace import Trace
 
@@ -170,9 +174,9 @@ def test_the_size_and_time_of_the_largest(shared, tmp_path):
     html = rendered(shared / "glm5" / "glm5-pool-eager-stack-TP-0.json.zst").html
     assert len(html.encode()) < 6_000_000
     check_alone(html)
-    (strip,) = [data for data in Page(html).data() if "parts" in data]
-    assert len([part for part in strip["parts"] if part["id"].startswith("layer-")]) == 78
-    assert sum(len(part["kernels"]) for part in strip["parts"]) == 4256
+    (shown,) = [data for data in Page(html).data() if "parts" in data]
+    assert len([part for part in shown["parts"] if part["id"].startswith("layer-")]) == 78
+    assert sum(len(part["kernels"]) for part in shown["parts"]) == 4256
 
 
 @pytest.mark.shared
@@ -253,10 +257,10 @@ def test_hostile_names_are_text(hostile_page):
 
 
 def test_hostile_names_in_data_of_scripts(hostile_page):
-    (strip,) = [data for data in Page(hostile_page).data() if "parts" in data]
-    assert strip["streams"] == [str(BIG)]
-    names = {name for name, _ in strip["names"]}
-    assert all(len(name) <= figures.MAX_NAME for name in names)
+    (shown,) = [data for data in Page(hostile_page).data() if "parts" in data]
+    assert shown["streams"] == [str(BIG)]
+    names = {name for name, _ in shown["names"]}
+    assert all(len(name) <= MAX_NAME for name in names)
     raw = "".join(re.findall('<script type="application/json">(.*?)</script>', hostile_page, re.DOTALL))
     assert not re.search("[<>&]", raw)
 
@@ -343,9 +347,9 @@ def test_long_tables_can_be_searched():
 # --- figures
 
 
-def bars_of(trace: Trace) -> figures.StepBars:
-    colors = figures.palette(trace.categories.categories)
-    found = figures.step_bars(analyses.steps(trace), analyses.step_categories(trace), colors)
+def bars_of(trace: Trace) -> StepBars:
+    colors = palette(trace.categories.categories)
+    found = step_bars(analyses.steps(trace), analyses.step_categories(trace), colors)
     assert found
     return found
 
@@ -376,7 +380,7 @@ def many_steps(n: int) -> tuple[pl.DataFrame, pl.DataFrame]:
 @pytest.mark.parametrize(("n", "per_bar", "n_bars"), [(200, 1, 200), (201, 2, 101), (1001, 6, 167)])
 def test_many_steps_are_taken_together(n, per_bar, n_bars):
     steps, times = many_steps(n)
-    found = figures.step_bars(steps, times, {"gemm": "#0072B2"})
+    found = step_bars(steps, times, {"gemm": "#0072B2"})
     assert found
     (place,) = found.places
     assert (found.per_bar, len(place["bars"])) == (per_bar, n_bars)
@@ -389,12 +393,12 @@ def test_many_steps_are_taken_together(n, per_bar, n_bars):
 
 
 def test_no_step_no_bars():
-    assert figures.step_bars(STEPS.empty(), many_steps(1)[1], {}) is None
+    assert step_bars(STEPS.empty(), many_steps(1)[1], {}) is None
 
 
 def test_the_map_of_layers(graph_trace):
     stats = layer_stats(graph_trace)
-    (found,) = figures.layer_maps(stats, figures.palette(graph_trace.categories.categories))
+    (found,) = heat.layer_maps(stats, palette(graph_trace.categories.categories))
     assert found.columns == tuple(str(layer) for layer in range(78))
     assert found.rows[0].label == "cast"
     assert found.rows[0].color == "#D55E00"
@@ -409,7 +413,7 @@ def test_the_map_of_layers(graph_trace):
 
 
 def test_many_layers_share_cells():
-    grid = figures.Grid(500)
+    grid = Grid(500, heat.MAX_CELLS)
     assert grid.per_cell == 3
     assert grid.labels[0] == "0 to 2"
     assert grid.labels[-1] == "498 to 499"
@@ -421,7 +425,7 @@ def test_many_layers_share_cells():
 @given(st.lists(st.integers(0, 9), max_size=60))
 def test_paths_cover_the_cells(levels):
     cells = [0] * len(levels)
-    for level, path in figures.level_paths(levels):
+    for level, path in heat.level_paths(levels):
         for start, width, back in re.findall(r"M(\d+) 0h(\d+)v1h-(\d+)z", path):
             assert width == back
             for cell in range(int(start), int(start) + int(width)):
@@ -432,23 +436,23 @@ def test_paths_cover_the_cells(levels):
 
 @given(st.floats(0, 1e12, allow_nan=False), st.floats(1e-3, 1e12, allow_nan=False))
 def test_levels_grow_with_values(value, top):
-    found = figures.level(value, top)
-    assert 0 <= found <= figures.LEVELS
+    found = heat.level(value, top)
+    assert 0 <= found <= heat.LEVELS
     assert (found == 0) == (value == 0)
-    assert found <= figures.level(value * 2, top)
-    assert figures.level(top, top) == figures.LEVELS
+    assert found <= heat.level(value * 2, top)
+    assert heat.level(top, top) == heat.LEVELS
 
 
 @pytest.mark.parametrize(
     ("column", "levels"), [([10, 10], [0, 0]), ([1, 10], [0, 8]), ([None, 5.0], [0, 0]), ([], []), ([0, 0], [0, 0])]
 )
 def test_ranks_are_shaded_by_what_they_have_more(column, levels):
-    assert figures.spread_levels(column) == levels
+    assert heat.spread_levels(column) == levels
 
 
 def strip_of(trace: Trace) -> Strip:
     stats = layer_stats(trace)
-    found = figures.layer_strip(trace, stats, analyses.steps(trace), figures.palette(trace.categories.categories))
+    found = layer_strip(trace, stats, analyses.steps(trace), palette(trace.categories.categories))
     assert found
     return found
 
@@ -467,7 +471,7 @@ def test_the_strip_has_every_kernel_of_its_step(graph_trace):
 
 def test_the_strip_keeps_the_longest(graph_trace, monkeypatch):
     whole = {part["id"]: part for part in strip_of(graph_trace).data["parts"]}
-    monkeypatch.setattr(figures, "MAX_MARKS", 21)
+    monkeypatch.setattr(strip, "MAX_MARKS", 21)
     for part in strip_of(graph_trace).data["parts"]:
         every = whole[part["id"]]["kernels"]
         assert len(part["kernels"]) == min(len(every), 21)
@@ -479,13 +483,13 @@ def test_the_strip_keeps_the_longest(graph_trace, monkeypatch):
 
 def test_waiting_by_rank_and_step():
     rows = {"rank": [0, 0, 0, 1, 1], "step": [0, 0, 1, 0, None], "waiting_ns": [1_000_000, 500_000, 0, None, 7]}
-    found = figures.waiting_map(pl.DataFrame(rows), [0, 1])
-    assert isinstance(found, HeatMap)
+    found = heat.waiting_map(pl.DataFrame(rows), [0, 1])
+    assert isinstance(found, heat.HeatMap)
     assert [(row.label, row.values) for row in found.rows] == [
         ("rank 0", ("1.500", "0.000")),
         ("rank 1", ("0.000", "0.000")),
     ]
-    assert figures.waiting_map(pl.DataFrame({**rows, "waiting_ns": [0] * 5}), [0, 1]) is None
+    assert heat.waiting_map(pl.DataFrame({**rows, "waiting_ns": [0] * 5}), [0, 1]) is None
 
 
 # --- the command

@@ -33,7 +33,10 @@ from traceql.analyses.pace import (
 from traceql.analyses.summary import Selection
 from traceql.cli.idle import command
 from traceql.errors import MissingDataError
-from traceql.report.idle_page import MEANINGS, TABLES, View, idle_page, pace_line
+from traceql.report.idle_document import TABLES
+from traceql.report.idle_page import MEANINGS, idle_page
+from traceql.report.idle_words import pace_line
+from traceql.report.page import View
 from traceql.report.text import render_text
 from traceql.run import load_run
 from traceql.trace import Trace

@@ -22,8 +22,12 @@ from traceql.analyses.layering import Layering
 from traceql.analyses.summary import Selection
 from traceql.cli.layers import METHODS, command
 from traceql.errors import MissingDataError
-from traceql.report import layers_page as page
-from traceql.report.layers_page import LEVELS, NOTHING, TABLES, View, headline_text, layers_line, layers_page
+from traceql.report import layers_words
+from traceql.report.layers_document import TABLES
+from traceql.report.layers_map import LEVELS, NOTHING
+from traceql.report.layers_page import layers_page
+from traceql.report.layers_words import headline_text, layers_line
+from traceql.report.page import View
 from traceql.report.text import render_text
 from traceql.run import load_run
 from traceql.trace import Trace
@@ -511,7 +515,7 @@ def test_wrong_calls():
 
 def test_methods_have_the_same_names_everywhere():
     assert ["auto", *layering.METHODS] == METHODS
-    assert tuple(page.METHODS) == layering.METHODS
+    assert tuple(layers_words.METHODS) == layering.METHODS
 
 
 def test_names_from_the_trace_are_made_visible(tmp_path):

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import traceql
-from traceql import analyses, names
+from traceql import analyses
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.categories import load_categories
 from traceql.errors import MissingDataError, RuleError
+from traceql.names import dtypes
 from traceql.rules import (
     EVIDENCE,
     FINDINGS,
@@ -343,7 +344,7 @@ def test_any_text_is_a_condition_or_an_error(text):
 
 
 def test_dtypes_are_those_of_names():
-    assert {*DTYPES} == {*names._DTYPES}
+    assert {*DTYPES} == {*dtypes._DTYPES}
 
 
 # --- messages

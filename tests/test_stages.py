@@ -18,7 +18,7 @@ from traceql.analyses.summary import Selection
 from traceql.categories import GROUPS
 from traceql.cli import main
 from traceql.report.html import Tile
-from traceql.report.sections import View, summary_page
+from traceql.report.summary_page import SummaryView, summary_page
 from traceql.report.text import render_text
 from traceql.report.trace_page import Material, trace_page
 
@@ -83,7 +83,7 @@ def test_a_stage_is_what_selecting_it_says() -> None:
 
 def head_of(**selection: Any) -> list[str]:
     trace = traceql.load(MIXED, cache=False)
-    page = summary_page(summarize_run(trace, Selection(**selection)), View())
+    page = summary_page(summarize_run(trace, Selection(**selection)), SummaryView())
     return render_text(page[:1], width=300).splitlines()
 
 

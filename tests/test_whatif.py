@@ -24,8 +24,12 @@ from traceql.cli import main
 from traceql.cli.critical_path import command as critical_path_command
 from traceql.cli.whatif import command as whatif_command
 from traceql.errors import MissingDataError, RuleError
-from traceql.report import critical_page, whatif_page
+from traceql.report import whatif_document
+from traceql.report.critical_page import critical_page
+from traceql.report.page import View
 from traceql.report.text import render_text
+from traceql.report.whatif_page import whatif_page
+from traceql.report.whatif_words import whatif_line
 from traceql.rules import load_rules, run_rules
 from traceql.rules.conditions import ConditionError
 from traceql.rules.model import Finding, Rule, Saving
@@ -78,9 +82,7 @@ def test_what_a_shorter_kernel_is_worth(tmp_path):
         ("kernel", "gemm", 100_000),
         ("kernel", "unrolled_elementwise_kernel<direct_copy>", 90_000),
     ]
-    assert (
-        whatif_page.whatif_line(found) == "500.0 µs → 200.0 µs a step: 60 % shorter, 2.5×; then the GPU sets the pace"
-    )
+    assert whatif_line(found) == "500.0 µs → 200.0 µs a step: 60 % shorter, 2.5×; then the GPU sets the pace"
 
 
 def test_replacements_and_scalings_follow_each_other(tmp_path):
@@ -90,7 +92,7 @@ def test_replacements_and_scalings_follow_each_other(tmp_path):
     assert what_if(trace, both).predicted_wall_ns == 3_000 + 5_000 + 90_000 + 5_000
     longer = what_if(trace, Changes((Scaling(gemm, factor=2.0),)))
     assert (longer.predicted_wall_ns, longer.is_gain) == (900_000, False)
-    assert whatif_page.whatif_line(longer) == "500.0 µs → 900.0 µs a step: 80 % longer; then the GPU sets the pace"
+    assert whatif_line(longer) == "500.0 µs → 900.0 µs a step: 80 % longer; then the GPU sets the pace"
 
 
 def test_decode_steps_count_where_there_are_any(tmp_path):
@@ -276,7 +278,7 @@ def test_whatif_tables(by):
     page = whatif(*GRAPH, "--by", by)
     assert page.exit_code == 0, page.output
     rows = pl.read_csv(io.StringIO(whatif(*GRAPH, "--by", by, "--format", "csv").stdout))
-    assert rows.columns == getattr(what_if(run_of("tiny-pool-graph"), Changes()), whatif_page.TABLES[by]).columns
+    assert rows.columns == getattr(what_if(run_of("tiny-pool-graph"), Changes()), whatif_document.TABLES[by]).columns
     assert rows.height
 
 
@@ -348,9 +350,9 @@ def test_pages_show_names_as_text(tmp_path):
         events += [{**mark, "ts": 30 * i, "dur": 25}]
         events += launched(i + 1, 30 * i, 100 + 500 * i, 400, name="evil\x1b[2Jkernel")
     trace = story(tmp_path, *events)
-    paths = render_text(critical_page.critical_page(critical_paths(trace), critical_page.View()), width=100)
+    paths = render_text(critical_page(critical_paths(trace), View()), width=100)
     found = what_if(trace, Changes())
-    predicted = render_text(whatif_page.whatif_page(found, whatif_page.View()), width=100)
+    predicted = render_text(whatif_page(found, View()), width=100)
     for text in (paths, predicted):
         assert "evil" in text
         assert "\x1b" not in text

@@ -1,6 +1,6 @@
 """`traceql.diff`: two sides, each of files, traces or recordings, to a comparison."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,8 @@ from traceql.analyses.diff import Diff, DiffOptions
 from traceql.analyses.recording import SUFFIX, Recording
 from traceql.errors import MissingDataError
 from traceql.ingest.trace_files import trace_files
-from traceql.run import load_run, only_ranks
+from traceql.loading import Loading, Progress
+from traceql.run import as_run, only_ranks, run_files
 from traceql.trace import Trace
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Reading:
     cache: bool = True
     strict: bool = False
     categories: Path | None = None
-    progress: Callable[[int, int | None], None] | None = None
+    progress: Progress | None = None
 
 
 def diff(
@@ -87,14 +88,8 @@ def recording(source: Source, reading: Reading | None = None) -> Recording:
     paths = [source] if isinstance(source, str | Path) else list(source)
     if len(paths) == 1 and is_baseline(Path(paths[0])):
         return _of_ranks(Recording.load(Path(paths[0])), reading.ranks)
-    trace = load_run(
-        paths,
-        force=reading.force,
-        cache=reading.cache,
-        strict=reading.strict,
-        categories=reading.categories,
-        progress=reading.progress,
-    )
+    loading = Loading(reading.force, reading.categories, reading.cache, reading.strict, reading.progress)
+    trace = as_run(*run_files(paths, loading))
     trace = only_ranks(trace, reading.ranks) if reading.ranks else trace
     return with_controls(Recording.of(trace), [file.path for file in trace_files(paths)])
 

@@ -38,9 +38,27 @@ def duration(ns: Number | None) -> str:
     return _known(ns, _duration)
 
 
+def part_of(part_ns: Number, whole_ns: Number) -> str:
+    """A time as a part of another: `64.6 of 93.2 ms`."""
+    if whole_ns < 1e6:
+        return f"{duration(part_ns)} of {duration(whole_ns)}"
+    digits = 1 if whole_ns >= 10e6 else 2
+    return f"{part_ns / 1e6:,.{digits}f} of {whole_ns / 1e6:,.{digits}f} ms"
+
+
 def percent(share: Number | None) -> str:
     """A fraction (0 to 1) as a percentage with one decimal; what would round to zero is `<0.1 %`."""
     return _known(share, _percent)
+
+
+def rounded_percent(share: Number | None) -> str:
+    """The same without decimals where it has two digits before them: for sentences."""
+    return _known(share, lambda known: f"{known * 100:.0f} %" if known >= 0.0995 else _percent(known))
+
+
+def signed(number: Number, text: str) -> str:
+    """The text of a number's size with the number's sign."""
+    return f"{'−' if number < 0 else '+'}{text}"
 
 
 def count(number: Number | None) -> str:

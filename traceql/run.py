@@ -22,9 +22,8 @@ from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import KINDS, Quirk
 from traceql.ingest.ranks import found_ranks, in_words, listed, note
 from traceql.ingest.trace_files import FoundFile, natural, no_trace_in, trace_files
+from traceql.loading import Loading, Progress
 from traceql.trace import Trace, load
-
-Progress = Callable[[int, int | None], None]
 
 _KEYS: Mapping[str, Mapping[str, str]] = {
     "kernels": {"kernel_id": "kernels", "launch_id": "launches", "op_id": "ops"},
@@ -88,8 +87,7 @@ def load_run(
     Raises:
         InputError: a file is no trace, or (without `force`) two files are of one rank or of different jobs.
     """
-    files, notes = run_files(paths, force=force, cache=cache, strict=strict, categories=categories, progress=progress)
-    return as_run(files, notes)
+    return as_run(*run_files(paths, Loading(force, categories, cache, strict, progress)))
 
 
 def as_run(files: Sequence[RunFile], notes: Sequence[Quirk]) -> Trace:
@@ -100,22 +98,13 @@ def as_run(files: Sequence[RunFile], notes: Sequence[Quirk]) -> Trace:
     return replace(trace, quirks=(*trace.quirks, *notes)) if notes else trace
 
 
-def run_files(
-    paths: Sequence[str | Path],
-    *,
-    force: bool = False,
-    cache: bool = True,
-    strict: bool = False,
-    categories: Path | None = None,
-    progress: Progress | None = None,
-) -> tuple[list[RunFile], list[Quirk]]:
+def run_files(paths: Sequence[str | Path], loading: Loading) -> tuple[list[RunFile], list[Quirk]]:
     """The files of a run, each with its trace, in order of rank, and what is odd about the run.
 
-    Takes and raises what `load_run` does. The rank of a file that is alone is the one it records, else 0.
+    Raises what `load_run` does. The rank of a file that is alone is the one it records, else 0.
     """
     files = trace_files(paths)
-    read = partial(_read, strict=strict, cache=cache, categories=categories)
-    read_files = list(zip(files, _read_all(files, read, progress), strict=True))
+    read_files = list(zip(files, _read_all(files, partial(_read, loading=loading), loading.progress), strict=True))
     traces = [(file.path, trace) for file, trace in read_files if trace is not None]
     notes = _skipped([file for file, trace in read_files if trace is None])
     if not traces:
@@ -123,8 +112,8 @@ def run_files(
     if len(traces) == 1:
         path, trace = traces[0]
         return [RunFile(path, trace, trace.meta.rank or 0)], notes
-    ranked, rank_notes = with_ranks(traces, force=force)
-    return ranked, [*notes, *rank_notes, *_strangers(ranked, force=force)]
+    ranked, rank_notes = with_ranks(traces, force=loading.force)
+    return ranked, [*notes, *rank_notes, *_strangers(ranked, force=loading.force)]
 
 
 def _skipped(files: Sequence[FoundFile]) -> list[Quirk]:
@@ -135,11 +124,11 @@ def _skipped(files: Sequence[FoundFile]) -> list[Quirk]:
 # --- reading them ---
 
 
-def _read(file: FoundFile, progress: Progress, *, strict: bool, cache: bool, categories: Path | None) -> Trace | None:
+def _read(file: FoundFile, progress: Progress, loading: Loading) -> Trace | None:
     """The trace in a file; None where a folder or pattern named it and it is none."""
-    read = partial(load, file.path, cache=cache, categories=categories, progress=progress)
+    read = partial(load, file.path, cache=loading.cache, categories=loading.categories, progress=progress)
     if file.found_by is None:
-        return read(strict=strict)
+        return read(strict=loading.strict)
     try:
         trace = read()
     except InputError:
@@ -149,7 +138,7 @@ def _read(file: FoundFile, progress: Progress, *, strict: bool, cache: bool, cat
     if set(trace.meta.event_counts) == {""}:  # a list of objects, none of which says that it is an event
         return None
     is_damaged = any(quirk.effect == "lost" for quirk in trace.quirks)
-    return read(strict=True) if strict and is_damaged else trace
+    return read(strict=True) if loading.strict and is_damaged else trace
 
 
 class _Told:

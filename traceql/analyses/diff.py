@@ -75,6 +75,10 @@ class Side:
         """Mean over all windows: what the waterfall starts from or ends at."""
         return self.total("steps", "wall_ns") / self.n_steps
 
+    def wall_quantile_ns(self, part: float) -> float:
+        """The wall that a part of the steps of all recordings stay below (linear interpolation)."""
+        return float(np.quantile(np.concatenate(self.walls), part))
+
     def total(self, table: str, column: str) -> int:
         """Sum of a column over all recordings."""
         return sum(int(getattr(recording, table)[column].sum()) for recording in self.recordings)

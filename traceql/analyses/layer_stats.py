@@ -189,6 +189,16 @@ class LayerStats:
         return _has_walls(self.counted)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the steps counted are complete, separable ones."""
+        return self.counted.height > 0 and bool((self.counted["is_complete"] & self.counted["separable"]).all())
+
+    @property
+    def n_passes(self) -> int:
+        """Forward passes of a step that have layers."""
+        return self.of_layers["model_pass"].n_unique()
+
+    @property
     def wall_ns(self) -> int | None:
         """Of the steps counted, added up."""
         return int(self.counted["wall_ns"].sum()) if self.has_walls else None

@@ -112,6 +112,11 @@ class Pace:
     """Table `launch_stats` of what was launched in the steps counted."""
     quirks: tuple[Quirk, ...]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the steps counted are complete ones."""
+        return bool(self.counted["is_complete"].any())
+
 
 def pace(trace: Trace, selection: Selection | None = None) -> Pace:
     """Who sets the pace of the steps of a trace or run; worked out once for all steps, and kept while the trace is.

@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from traceql import fmt
-from traceql.cli.loading import Loading, load_traces
+from traceql.cli.loading import load_traces
 from traceql.cli.options import load_options, rank_option, run_argument
 from traceql.errors import InputError, OutputError
+from traceql.loading import Loading
 
 FOLDER = Path(".traceql") / "baselines"
 """Where baselines are, below the folder in which the command runs."""

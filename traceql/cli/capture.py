@@ -1,30 +1,23 @@
 """`traceql capture`: makes traces of an SGLang server, patched or not, and says what they show."""
 
-import contextlib
-import sys
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from traceql.cli.capture_progress import told_progress
 from traceql.cli.options import combine
-from traceql.cli.output import formatted, write_output
+from traceql.cli.output import write_page
 from traceql.errors import TraceqlError
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
-    from traceql.capture.compare import ProbeComparison
-    from traceql.capture.manifest import Manifest, Pace
+    from traceql.capture.manifest import Manifest
     from traceql.capture.run import Settings
     from traceql.capture.session import TraceFacts
     from traceql.report.page import Section
 
-PLAIN_INTERVAL_S = 15.0
-"""How often a wait is told where standard error is no terminal."""
 TOP = 15
 TOP_FINDINGS = 3
 
@@ -90,7 +83,9 @@ def sglang(context: click.Context, server_command: tuple[str, ...], url: str | N
     if bool(url) == bool(server_command):
         raise click.UsageError("Give either --url URL or, after --, the command that starts the server.")
     manifest = _capture(make_settings(server_command, url, options))
-    show([*_capture_page(manifest), *_summary_page(options["out"])])
+    from traceql.cli.capture_page import capture_page  # noqa: PLC0415 - only when it is used
+
+    write_page([*capture_page(manifest), *_summary_page(options["out"])])
     context.exit(int(bool(manifest.problems)))
 
 
@@ -117,7 +112,9 @@ def compare(context: click.Context, server_command: tuple[str, ...], **options: 
     first = _capture(replace(after, out=after.out / "before", patching=Patching()), "before: ")
     second = _capture(replace(after, out=after.out / "after"), "after: ")
     probes = compare_probes(first, second)
-    show(comparison_page(first, second, probes))
+    from traceql.cli.capture_page import comparison_page  # noqa: PLC0415
+
+    write_page(comparison_page(first, second, probes))
     show_diff(after.out)
     context.exit(int(not probes.is_equal or bool(first.problems or second.problems)))
 
@@ -126,16 +123,16 @@ def show_diff(out: Path) -> None:
     """The comparison of the traces of both servers: printed, and as the page diff.html."""
     from traceql.analyses.diff import DiffOptions  # noqa: PLC0415 - polars: only when it is used
     from traceql.capture.run import TRACES  # noqa: PLC0415
-    from traceql.cli.report import write_diff_report  # noqa: PLC0415
+    from traceql.cli.html_files import write_diff_report  # noqa: PLC0415
     from traceql.diffing import diff  # noqa: PLC0415
-    from traceql.report.diff_page import View, diff_page  # noqa: PLC0415
+    from traceql.report.diff_page import DiffView, diff_page  # noqa: PLC0415
 
     try:
         found = diff(out / "before" / TRACES, out / "after" / TRACES, DiffOptions())
     except TraceqlError as error:  # what was captured is there all the same, and what is wrong with it is said above
         click.echo(f"the traces cannot be compared: {error.message}", err=True)
         return
-    show(diff_page(found, View(top=TOP), ()))
+    write_page(diff_page(found, DiffView(top=TOP)))
     write_diff_report(found, out / "diff.html")
 
 
@@ -146,7 +143,7 @@ def list_patches() -> None:
     from traceql.report.page import Column, Section, TextTable  # noqa: PLC0415
 
     columns = (Column("option"), Column("default"), Column("values"), Column("meaning", fit="wrap"))
-    show(
+    write_page(
         [
             Section(
                 patch.name,
@@ -225,108 +222,12 @@ def trace_facts(path: Path) -> "TraceFacts":
     )
 
 
-# --- telling how far it is ---
-
-
-class _Lines:
-    """Progress as lines, for a log."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._last = time.monotonic()
-
-    def say(self, text: str) -> None:
-        self._last = time.monotonic()
-        click.echo(self._prefix + text, err=True)
-
-    def wait(self, text: str) -> None:
-        if time.monotonic() - self._last >= PLAIN_INTERVAL_S:
-            self.say(text)
-
-
-class _Terminal:
-    """Progress for a person: what is done stays, what is waited for is replaced."""
-
-    def __init__(self, prefix: str, status: "Status") -> None:
-        self._prefix = prefix
-        self._status = status
-
-    def say(self, text: str) -> None:
-        self._status.console.print(self._prefix + text, markup=False, highlight=False)
-
-    def wait(self, text: str) -> None:
-        from rich.text import Text  # noqa: PLC0415 - only on a terminal
-
-        self._status.update(Text(self._prefix + text))
-
-
-@contextlib.contextmanager
-def told_progress(prefix: str = "") -> "Generator[_Lines | _Terminal]":
-    """Who tells the user how far a capture is, with that prefix: on a terminal as a status, else as lines."""
-    if not sys.stderr.isatty():
-        yield _Lines(prefix)
-        return
-    from rich.console import Console  # noqa: PLC0415 - only on a terminal
-
-    with Console(stderr=True).status("") as status:
-        yield _Terminal(prefix, status)
-
-
-# --- what is shown at the end ---
-
-
-def show(page: "list[Section]") -> None:
-    """Prints a page."""
-    import polars as pl  # noqa: PLC0415 - only when it is used
-
-    write_output(formatted("table", to_file=False, page=lambda: page, table=pl.DataFrame, document=bytes), None)
-
-
-def _capture_page(manifest: "Manifest") -> "list[Section]":
-    """How the traces were made, and what is not as asked for."""
-    from traceql import fmt  # noqa: PLC0415
-    from traceql.capture.run import describe  # noqa: PLC0415
-    from traceql.report.page import Column, Section, TextTable  # noqa: PLC0415
-
-    profile = manifest.profile
-    patches = "; ".join(f"{patch.name} in {patch.n_processes} processes{_counts(patch.counts)}"
-                        for patch in manifest.patches)  # fmt: skip
-    facts = {
-        "server": describe(manifest.server),
-        "patches": patches or "none",
-        "traces": f"{fmt.plural(len(profile.files), 'file')}, {fmt.size(sum(file.n_bytes for file in profile.files))}, "
-        f"{profile.n_steps} steps asked for",
-        "control run before": _pace(manifest.control_before),
-        "control run after": _pace(manifest.control_after),
-        "drift between them": fmt.percent(manifest.drift_frac),
-        "step with profiler": fmt.duration(profile.step_ns),
-        "profiler overhead": fmt.percent(manifest.profiler_overhead_frac),
-    }
-    rows = tuple((name, fmt.visible(text)) for name, text in facts.items())
-    found = [Section("Capture", table=TextTable((Column(""), Column("", fit="wrap")), rows))]
-    if manifest.problems:
-        found.append(Section("Not as asked for", lines=tuple(map(fmt.visible, manifest.problems)), is_warning=True))
-    return found
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return "".join(f", {name} {count}" for name, count in counts.items())
-
-
-def _pace(pace: "Pace | None") -> str:
-    from traceql import fmt  # noqa: PLC0415
-
-    if pace is None:
-        return "not made"
-    return f"{pace.tokens_per_s:,.1f} tokens/s, {fmt.duration(pace.step_ns)} a step over {pace.n_steps} steps"
-
-
 def _summary_page(out: Path) -> "list[Section]":
     """Where the time of the recorded steps goes, and the costliest findings."""
     from traceql.analyses.layer_stats import layer_stats  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.rank_stats import summarize_run  # noqa: PLC0415
-    from traceql.report import sections  # noqa: PLC0415
     from traceql.report.remarks import remarks  # noqa: PLC0415
+    from traceql.report.summary_page import SummaryView, summary_page  # noqa: PLC0415
     from traceql.rules.top import top_findings  # noqa: PLC0415
     from traceql.run import load_run  # noqa: PLC0415
 
@@ -334,43 +235,4 @@ def _summary_page(out: Path) -> "list[Section]":
     summary = summarize_run(trace)
     said = remarks(trace, summary, layer_stats(trace, summary.selection))
     found = top_findings(trace, summary.selection, TOP_FINDINGS)
-    return sections.summary_page(summary, sections.View(None, TOP, full_names=False, remarks=said, findings=found))
-
-
-def comparison_page(before: "Manifest", after: "Manifest", probes: "ProbeComparison") -> "list[Section]":
-    """Whether the answers are the same, and the pace of both sides."""
-    from traceql import fmt  # noqa: PLC0415
-    from traceql.report.page import Column, Section, TextTable  # noqa: PLC0415
-
-    def row(title: str, form: Callable[[float | None], str], a: float | None, b: float | None) -> tuple[str, ...]:
-        return title, form(a), form(b), f"×{b / a:.2f}" if a and b is not None else fmt.UNKNOWN
-
-    columns = (Column(""), Column("before", "right"), Column("after", "right"), Column("change", "right"))
-    paces = (
-        ("first control run", before.control_before, after.control_before),
-        ("second control run", before.control_after, after.control_after),
-    )
-    rows = (
-        *(row(f"tokens/s, {when}", fmt.count, a and a.tokens_per_s, b and b.tokens_per_s) for when, a, b in paces),
-        *(row(f"step ms, {when}", fmt.ms, a and a.step_ns, b and b.step_ns) for when, a, b in paces),
-        row("step ms with profiler", fmt.ms, before.profile.step_ns, after.profile.step_ns),
-    )
-    return [
-        Section("Answers", lines=(answers_line(probes),), is_warning=not probes.is_equal),
-        Section("Pace", table=TextTable(columns, rows)),
-        *_capture_page(after),
-    ]
-
-
-def answers_line(probes: "ProbeComparison") -> str:
-    """Whether the probes prove equal answers, in a sentence."""
-    asked = f"{probes.n_requests} greedy answers, {probes.n_tokens} tokens ({probes.n_distinct} different ones)"
-    if probes.first_difference is not None:
-        request, position = probes.first_difference
-        return f"Other tokens after patching: request {request} differs from token {position} on ({asked})."
-    if probes.is_bitwise is None:
-        bits = "log-probabilities not reported"
-    else:
-        bits = f"log-probabilities {'the same bits' if probes.is_bitwise else 'differ'}"
-        bits += "" if probes.is_bitwise else f" by up to {probes.max_logprob_difference:.3g}"
-    return f"The same tokens after patching: {asked}, {bits}."
+    return summary_page(summary, SummaryView(None, TOP, full_names=False, remarks=said, findings=found))

@@ -39,13 +39,14 @@ def command(
 
     from traceql.analyses.captured import with_capture  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.casts import cast_report  # noqa: PLC0415
-    from traceql.report import casts_page  # noqa: PLC0415
+    from traceql.report import casts_document, casts_page  # noqa: PLC0415
+    from traceql.report.page import View  # noqa: PLC0415
 
     trace, captured = request.trace(), request.other_trace(capture)
     found = cast_report(with_capture(trace, captured) if captured else trace, request.selection())
     shown = None if every else top or (None if request.is_data else TOP)
     request.write(
-        page=lambda: casts_page.casts_page(found, casts_page.View(by, shown, full_names)),
-        table=lambda: casts_page.table_of(found, by or "group", shown),
-        document=lambda: casts_page.to_json(found, shown),
+        page=lambda: casts_page.casts_page(found, View(by, shown, full_names)),
+        table=lambda: casts_document.table_of(found, by or "group", shown),
+        document=lambda: casts_document.to_json(found, shown),
     )

@@ -52,7 +52,8 @@ def command(
         check_run_output(viewer, request.traces, force=request.loading.force, is_binary=False)
 
     from traceql.analyses.critical_path import critical_paths  # noqa: PLC0415 - polars: only when it is used
-    from traceql.report import critical_page  # noqa: PLC0415
+    from traceql.report import critical_document, critical_page  # noqa: PLC0415
+    from traceql.report.page import View  # noqa: PLC0415
     from traceql.report.viewer import shown_step, viewer_trace  # noqa: PLC0415
     from traceql.slicing.document import packed  # noqa: PLC0415
 
@@ -60,9 +61,9 @@ def command(
     found = critical_paths(trace, request.selection())
     shown = None if every else top or (None if request.is_data else TOP)
     request.write(
-        page=lambda: critical_page.critical_page(found, critical_page.View(by, shown, full_names)),
-        table=lambda: critical_page.table_of(found, by or "part", shown),
-        document=lambda: critical_page.to_json(found, shown),
+        page=lambda: critical_page.critical_page(found, View(by, shown, full_names)),
+        table=lambda: critical_document.table_of(found, by or "part", shown),
+        document=lambda: critical_document.to_json(found, shown),
     )
     if viewer is not None:
         write_blocks(packed([viewer_trace(trace, found, shown_step(found))], viewer), viewer)

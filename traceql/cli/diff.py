@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from traceql.cli.html_files import write_diff_report
 from traceql.cli.loading import check_run_output
 from traceql.cli.options import FORMATS, Percent, StepRange, load_options, output_form, output_options, rank_option
 from traceql.cli.output import formatted, write_output
 from traceql.cli.progress import read_progress
-from traceql.cli.report import write_diff_report
 
 if TYPE_CHECKING:
     from traceql.analyses.diff import Diff
@@ -149,7 +149,7 @@ def command(
     from traceql.analyses.diff import DiffOptions, diff  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.diff_gates import judged  # noqa: PLC0415
     from traceql.diffing import Reading  # noqa: PLC0415
-    from traceql.report import diff_page  # noqa: PLC0415
+    from traceql.report import diff_document, diff_page  # noqa: PLC0415
     from traceql.report.diff_formats import FORMATS as WRITERS  # noqa: PLC0415
 
     reading = Reading(ranks, force, not no_cache, strict, categories)
@@ -158,14 +158,14 @@ def command(
     judgements = [judged(found, gate) for gate in ((step_gate,) if step_gate else ()) + gates]
     _check_names(found, judgements, categories)
     shown = top or (TOP if form in ("table", "markdown") else None)
-    view = diff_page.View(by, shown, full_names, layer)
+    view = diff_page.DiffView(by, shown, full_names, layer)
     result = formatted(
         "json" if form in WRITERS else form,
         to_file=output is not None,
         page=lambda: diff_page.diff_page(found, view, judgements),
-        table=lambda: diff_page.table_of(found, by or "category", top),
+        table=lambda: diff_document.table_of(found, by or "category", top),
         document=lambda: (
-            WRITERS[form](found, judgements) if form in WRITERS else diff_page.to_json(found, top, judgements)
+            WRITERS[form](found, judgements) if form in WRITERS else diff_document.to_json(found, top, judgements)
         ),
     )
     write_output(result, output)

@@ -32,12 +32,13 @@ def command(request: Request, *, by: str | None, top: int | None, every: bool, f
     request.check_output()
 
     from traceql.analyses.pace import pace  # noqa: PLC0415 - polars: only when it is used
-    from traceql.report import idle_page  # noqa: PLC0415
+    from traceql.report import idle_document, idle_page  # noqa: PLC0415
+    from traceql.report.page import View  # noqa: PLC0415
 
     found = pace(request.trace(), request.selection())
     shown = None if every else top or (None if request.is_data else TOP)
     request.write(
-        page=lambda: idle_page.idle_page(found, idle_page.View(by, shown, full_names)),
-        table=lambda: idle_page.table_of(found, by or "cause", shown),
-        document=lambda: idle_page.to_json(found, shown),
+        page=lambda: idle_page.idle_page(found, View(by, shown, full_names)),
+        table=lambda: idle_document.table_of(found, by or "cause", shown),
+        document=lambda: idle_document.to_json(found, shown),
     )

@@ -52,14 +52,15 @@ def command(
 
     from traceql.analyses.layer_stats import layer_kernels, layer_stats  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.layering import Layering  # noqa: PLC0415
-    from traceql.report import layers_page  # noqa: PLC0415
+    from traceql.report import layers_document, layers_page  # noqa: PLC0415
+    from traceql.report.page import View  # noqa: PLC0415
 
     trace = request.trace()
     layering = Layering.of(trace, method, n_layers=n_layers, capture=request.other_trace(capture))
     stats = layer_stats(trace, request.selection(), layering)
     kernels = None if layer is None else layer_kernels(trace, layering, stats.counted, layer, model_pass or 0)
     request.write(
-        page=lambda: layers_page.layers_page(stats, layers_page.View(by, full_names), kernels),
-        table=lambda: layers_page.table_of(stats, by, kernels),
-        document=lambda: layers_page.to_json(stats, kernels),
+        page=lambda: layers_page.layers_page(stats, View(by=by, full_names=full_names), kernels),
+        table=lambda: layers_document.table_of(stats, by, kernels),
+        document=lambda: layers_document.to_json(stats, kernels),
     )

@@ -6,27 +6,18 @@ import signal
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceql.cli.output import check_output
 from traceql.cli.progress import read_progress
+from traceql.loading import Loading
 
 if TYPE_CHECKING:
     from traceql.ingest.quirks import Quirk
     from traceql.run import RunFile
     from traceql.trace import Trace
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How traces are read: the common options."""
-
-    force: bool
-    categories: Path | None
-    cache: bool
-    strict: bool
 
 
 def check_run_output(output: Path | None, traces: Sequence[Path], *, force: bool, is_binary: bool) -> None:
@@ -60,14 +51,7 @@ def load_files(paths: Sequence[Path], loading: Loading) -> "tuple[list[RunFile],
         signal.siginterrupt(signal.SIGINT, True)  # else polars lets a wait for standard input go on after Ctrl-C
     what = paths[0].name if len(paths) == 1 else f"{len(paths)} files"
     with read_progress(f"reading {what}") as progress:
-        return run_files(
-            paths,
-            force=loading.force,
-            cache=loading.cache,
-            strict=loading.strict,
-            categories=loading.categories,
-            progress=progress,
-        )
+        return run_files(paths, replace(loading, progress=progress))
 
 
 @contextlib.contextmanager

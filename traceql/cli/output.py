@@ -55,12 +55,12 @@ def formatted(
 
     A page on a terminal has the terminal's width and, unless NO_COLOR is set, colour.
     """
-    from traceql.report import export, markdown, text  # noqa: PLC0415 - polars and rich: only when they are used
+    from traceql.report import frames, markdown, text  # noqa: PLC0415 - polars and rich: only when they are used
 
     if form == "csv":
-        return export.to_csv(table())
+        return frames.to_csv(table())
     if form == "parquet":
-        return export.to_parquet(table())
+        return frames.to_parquet(table())
     if form == "markdown":
         return markdown.render_markdown(page())
     if form != "table":

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator
 
-Progress = Callable[[int, int | None], None]
+from traceql.loading import Progress
 
 
 @contextlib.contextmanager

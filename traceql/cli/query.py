@@ -36,14 +36,14 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
         raise click.UsageError("a trace and a query are needed: TRACE SQL, or TRACE -f FILE.")
     request.check_output(file)
 
-    from traceql.report import query_page  # noqa: PLC0415 - polars: only when it is used
+    from traceql.report import query_document, query_page  # noqa: PLC0415 - polars: only when it is used
 
     text = _read(file) if file is not None else sql or ""
     answer = _answer(request, text)
     request.write(
         page=lambda: query_page.query_page(answer),
         table=lambda: answer.frame,
-        document=lambda: query_page.query_json(answer),
+        document=lambda: query_document.to_json(answer),
     )
     if request.is_data:  # has no place for them
         for note in query_page.query_notes(answer):

@@ -29,11 +29,13 @@ def command(request: Request, *, by: str | None, top: int | None) -> None:
         raise click.UsageError("--by kernel is data: name --format csv or parquet")
     request.check_output()
 
-    from traceql.report import ranks_page  # noqa: PLC0415 - polars: only when it is used
+    from traceql.report import ranks_document, ranks_page  # noqa: PLC0415 - polars: only when it is used
+    from traceql.report.page import View  # noqa: PLC0415
+    from traceql.report.rank_report import RankReport  # noqa: PLC0415
 
-    report = ranks_page.RankReport.of(request.trace(), request.selection())
+    report = RankReport.of(request.trace(), request.selection())
     request.write(
-        page=lambda: ranks_page.ranks_page(report, by, top or TOP),
-        table=lambda: ranks_page.table_of(report, by or "rank", top),
-        document=lambda: ranks_page.to_json(report, top),
+        page=lambda: ranks_page.ranks_page(report, View(by, top or TOP)),
+        table=lambda: ranks_document.table_of(report, by or "rank", top),
+        document=lambda: ranks_document.to_json(report, top),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceql.cli.loading import Loading, check_run_output, load_traces
+from traceql.cli.loading import check_run_output, load_traces
 from traceql.cli.options import (
     FORMATS,
     Decorator,
@@ -21,6 +21,7 @@ from traceql.cli.options import (
     step_options,
 )
 from traceql.cli.output import formatted, write_output
+from traceql.loading import Loading
 
 if TYPE_CHECKING:
     import polars as pl
@@ -104,39 +105,22 @@ def takes_request(
         needs_trace: whether no trace at all is refused here; else the command has to.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def formed(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def command(
-            *,
-            traces: tuple[Path, ...],
-            steps: tuple[int | None, int | None],
-            stage: str | None,
-            form: str | None,
-            output: Path | None,
-            force: bool,
-            categories: Path | None,
-            no_cache: bool,
-            strict: bool,
-            ranks: tuple[int, ...] = (),
-            **own: Any,
-        ) -> Any:
-            form = output_form(form, output, formats)
-            loading = Loading(force, categories, not no_cache, strict)
-            request = Request(
-                traces=traces, steps=steps, stage=stage, ranks=ranks, loading=loading, form=form, output=output
-            )
+        def command(asked: TraceRequest, *, form: str | None, output: Path | None, **own: Any) -> Any:
+            request = Request(**vars(asked), form=output_form(form, output, formats), output=output)
             return function(request, **own)
 
-        options = (
-            run_argument(required=needs_trace),
-            step_options,
-            *([rank_option] if has_ranks else []),
-            output_options(formats),
-            load_options,
-        )
-        return combine(*options)(command)
+        return command
 
-    return decorate
+    shared = (
+        run_argument(required=needs_trace),
+        step_options,
+        *([rank_option] if has_ranks else []),
+        output_options(formats),
+        load_options,
+    )
+    return combine(*shared, _asked, formed)
 
 
 def takes_traces(force_help: str) -> Decorator:
@@ -145,25 +129,27 @@ def takes_traces(force_help: str) -> Decorator:
     Args:
         force_help: what --force does in it.
     """
+    force = click.option("--force", is_flag=True, help=force_help)
+    return combine(run_argument(), step_options, rank_option, force, load_options, _asked)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def command(
-            *,
-            traces: tuple[Path, ...],
-            steps: tuple[int | None, int | None],
-            stage: str | None,
-            ranks: tuple[int, ...],
-            force: bool,
-            categories: Path | None,
-            no_cache: bool,
-            strict: bool,
-            **own: Any,
-        ) -> Any:
-            loading = Loading(force, categories, not no_cache, strict)
-            return function(TraceRequest(traces=traces, steps=steps, stage=stage, ranks=ranks, loading=loading), **own)
 
-        force = click.option("--force", is_flag=True, help=force_help)
-        return combine(run_argument(), step_options, rank_option, force, load_options)(command)
+def _asked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a `TraceRequest` in place of the options on traces, their reading and their steps."""
 
-    return decorate
+    @functools.wraps(function)
+    def command(
+        *,
+        traces: tuple[Path, ...],
+        steps: tuple[int | None, int | None],
+        stage: str | None,
+        force: bool,
+        categories: Path | None,
+        no_cache: bool,
+        strict: bool,
+        ranks: tuple[int, ...] = (),
+        **own: Any,
+    ) -> Any:
+        loading = Loading(force, categories, not no_cache, strict)
+        return function(TraceRequest(traces=traces, steps=steps, stage=stage, ranks=ranks, loading=loading), **own)
+
+    return command

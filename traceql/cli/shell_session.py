@@ -14,7 +14,7 @@ from traceql.cli.loading import check_run_output
 from traceql.cli.options import FORMATS, output_form
 from traceql.cli.output import formatted, write_output
 from traceql.errors import QueryError, nearest
-from traceql.report import query_page
+from traceql.report import query_document, query_page
 from traceql.report.page import Section
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Session:
             to_file=output is not None,
             page=lambda: query_page.query_page(answer, whole=".output FILE"),
             table=lambda: answer.frame,
-            document=lambda: query_page.query_json(answer),
+            document=lambda: query_document.to_json(answer),
         )
         if output or isinstance(result, bytes):
             write_output(result, output)

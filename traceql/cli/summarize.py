@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from traceql.cli.html_files import write_report
 from traceql.cli.loading import check_run_output
-from traceql.cli.report import write_report
 from traceql.cli.request import Request, takes_request
 
 TOP = 15
@@ -41,7 +41,7 @@ def command(request: Request, *, by: str | None, top: int | None, full_names: bo
 
     from traceql.analyses.layer_stats import layer_stats  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.rank_stats import summarize_run  # noqa: PLC0415
-    from traceql.report import export, sections  # noqa: PLC0415
+    from traceql.report import summary_document, summary_page  # noqa: PLC0415
     from traceql.report.remarks import remarks  # noqa: PLC0415
     from traceql.rules.top import top_findings  # noqa: PLC0415
 
@@ -50,11 +50,11 @@ def command(request: Request, *, by: str | None, top: int | None, full_names: bo
     layers = layer_stats(trace, selection)
     said = remarks(trace, summary, layers)
     found = top_findings(trace, selection, TOP_FINDINGS if by is None or request.form == "json" else 0)
-    view = sections.View(by, top or TOP, full_names, said, found)
+    view = summary_page.SummaryView(by, top or TOP, full_names, said, found)
     request.write(
-        page=lambda: sections.summary_page(summary, view),
-        table=lambda: export.table_of(summary, by or "category", top),
-        document=lambda: export.to_json(summary, top, said, findings=found, layer_types=layers.types),
+        page=lambda: summary_page.summary_page(summary, view),
+        table=lambda: summary_document.table_of(summary, by or "category", top),
+        document=lambda: summary_document.to_json(summary, top, said, findings=found, layer_types=layers.types),
     )
     if html is not None:
         write_report(trace, selection, html)

@@ -53,7 +53,7 @@ def command(
     from traceql.analyses.trend import TrendOptions, trend  # noqa: PLC0415 - polars: only when it is used
     from traceql.fleet.store import Store  # noqa: PLC0415
     from traceql.fleet.trends import run_steps, runs_of  # noqa: PLC0415
-    from traceql.report import trend_page  # noqa: PLC0415
+    from traceql.report import trend_document, trend_page  # noqa: PLC0415
 
     opened = Store.open(store)
     steps = run_steps(opened, by, only)
@@ -63,7 +63,7 @@ def command(
         to_file=output is not None,
         page=lambda: trend_page.trend_page(found, by),
         table=lambda: found.groups,
-        document=lambda: trend_page.to_json(found, by),
+        document=lambda: trend_document.to_json(found, by),
     )
     write_output(result, output)
     if fail_on_regression and found.groups["verdict"].tail(1).eq("slower").any():

@@ -99,7 +99,8 @@ def command(
 
     from traceql.analyses.replay_costs import Changes  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.whatif import what_if  # noqa: PLC0415
-    from traceql.report import whatif_page  # noqa: PLC0415
+    from traceql.report import whatif_document, whatif_page  # noqa: PLC0415
+    from traceql.report.page import View  # noqa: PLC0415
 
     trace = request.trace()
     scalings = [_scaled(trace, text, factor) for text, factor in scales]
@@ -110,9 +111,9 @@ def command(
     found = what_if(trace, Changes(tuple(scalings), graph, host_factor), request.selection())
     shown = top or (None if request.is_data else TOP)
     request.write(
-        page=lambda: whatif_page.whatif_page(found, whatif_page.View(by, shown, full_names)),
-        table=lambda: whatif_page.table_of(found, by or "bottleneck", shown),
-        document=lambda: whatif_page.to_json(found, shown),
+        page=lambda: whatif_page.whatif_page(found, View(by, shown, full_names)),
+        table=lambda: whatif_document.table_of(found, by or "bottleneck", shown),
+        document=lambda: whatif_document.to_json(found, shown),
     )
 
 

@@ -11,7 +11,7 @@ from traceql import fmt
 from traceql.analyses.diff import Diff
 from traceql.analyses.diff_gates import STEP, Judgement
 from traceql.analyses.diff_notes import notes
-from traceql.report.diff_page import gate_line, verdict_line
+from traceql.report.diff_words import gate_line, verdict_line
 
 Gates = Sequence[Judgement]
 

@@ -16,8 +16,13 @@ from traceql.analyses.diff_gates import Judgement
 from traceql.analyses.diff_notes import idle_delta_ns, notes
 from traceql.analyses.recording import Facts
 from traceql.report import diff_page
-from traceql.report.diff_figures import layer_deltas, mean_steps, signed_ms, step_dots, waiting_bars, waterfall
+from traceql.report.diff_page import DiffView
+from traceql.report.diff_words import gate_line, signed_ms, verdict_line
+from traceql.report.figures.deltas import layer_deltas
+from traceql.report.figures.dots import step_dots
+from traceql.report.figures.spans import mean_steps, waiting_bars, waterfall
 from traceql.report.html import Block, HtmlPage, PageSection, Text, Tile
+from traceql.report.html_tables import full_names, short, untitled
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.text import cut
 
@@ -27,7 +32,6 @@ MAX_ROWS = 100
 """Rows of any other long table."""
 MAX_SHORT = 160
 """Characters of a name in a table; the whole name is beside it where there is one."""
-MAX_FULL = 5000
 LOUD = ("not_comparable", "hidden")
 """Kinds of notes without which the verdict misleads."""
 
@@ -70,7 +74,7 @@ def _names(side: Side) -> str:
 def _tiles(diff: Diff) -> Iterator[Tile]:
     """The verdict and what it rests on: both step times, their change with its interval, and what was compared."""
     a, b = diff.before, diff.after
-    sentence = diff_page.verdict_line(diff)
+    sentence = verdict_line(diff)
     yield Tile(diff.verdict, "verdict", sentence, tone=f"verdict {diff.verdict.replace(' ', '-')}")
     step = "step" if diff.stage == "unknown" else f"{diff.stage} step"
     yield Tile(f"{fmt.ms(a.median_wall_ns)} ms", f"median {step} before", _steps_of(a))
@@ -107,7 +111,7 @@ def to_know(compared: Compared) -> PageSection | None:
     said = notes(compared.diff)
     loud = tuple(fmt.visible(note.text) for note in said if note.kind in LOUD)
     quiet = tuple(fmt.visible(note.text) for note in said if note.kind not in LOUD)
-    gates = tuple(diff_page.gate_line(gate) for gate in compared.gates)
+    gates = tuple(gate_line(gate) for gate in compared.gates)
     failed = any(gate.is_failed for gate in compared.gates)
     made = (Section(lines=gates, is_warning=failed), Section(lines=loud, is_warning=True), Section(lines=quiet))
     blocks = tuple(Text(section) for section in made if section.lines)
@@ -117,7 +121,7 @@ def to_know(compared: Compared) -> PageSection | None:
 def comparable(compared: Compared) -> PageSection:
     """Whether the sides can be compared: in what they differ."""
     diff = compared.diff
-    section = diff_page.comparability(diff, diff_page.View())
+    section = diff_page.comparability(diff, DiffView())
     broken = ", ".join(diff.differences.filter("breaks")["fact"])
     line = f"Not comparable: they differ in {broken}." if broken else "Nothing that was recorded speaks against it."
     blocks = (Text(Section(lines=(line,), is_warning=bool(broken))), Text(replace(section, title="")))
@@ -127,7 +131,7 @@ def comparable(compared: Compared) -> PageSection:
 def changes(compared: Compared) -> PageSection:
     """Where the change comes from: bars, and the same as a table."""
     diff, colors = compared.diff, compared.colors
-    table = _untitled(diff_page.waterfall(diff, diff_page.View()))
+    table = untitled(diff_page.waterfall(diff, DiffView()))
     made: tuple[Block | None, ...] = (waterfall(diff, colors), mean_steps(diff, colors), Text(table))
     return PageSection("changes", "Where the change comes from", tuple(block for block in made if block))
 
@@ -137,7 +141,7 @@ def steps(compared: Compared) -> PageSection:
     diff = compared.diff
     few = replace(diff, steps=diff.steps.group_by("side", maintain_order=True).head(MAX_ROWS))
     title = _counted("Steps", few.steps.height, diff.steps.height)
-    table = replace(diff_page.steps(few, diff_page.View()), title=title)
+    table = replace(diff_page.steps(few, DiffView()), title=title)
     return PageSection("steps", "Step times", (*step_dots(diff), Text(table, is_folded=True)))
 
 
@@ -145,9 +149,9 @@ def layers(compared: Compared) -> PageSection:
     """Changes by layer type."""
     diff = compared.diff
     shades = layer_deltas(diff, compared.colors)
-    table = diff_page.layer_types(diff, diff_page.View())
+    table = diff_page.layer_types(diff, DiffView())
     blocks: list[Block] = [shades] if shades else [Text(Section(lines=(_no_layers(diff),)))]
-    blocks += [Text(_cut(table), is_folded=shades is not None)] if table else []
+    blocks += [Text(short(table, MAX_SHORT), is_folded=shades is not None)] if table else []
     return PageSection("layers", "Layers", tuple(blocks))
 
 
@@ -160,16 +164,16 @@ def _no_layers(diff: Diff) -> str:
 def kernels(compared: Compared) -> PageSection:
     """Kernels gone, new, called more or less often, or longer."""
     diff = compared.diff
-    section = diff_page.kernels(diff, diff_page.View(top=MAX_KERNELS))
+    section = diff_page.kernels(diff, DiffView(top=MAX_KERNELS))
     counts = ", ".join(
         f"{n} {status}" for status, n in diff.kernels["status"].value_counts(sort=True).sort("status").rows()
     )
     notes_below = (*section.notes, "Names are shortened; the button copies the whole name.")
     title = _counted("", min(diff.kernels.height, MAX_KERNELS), diff.kernels.height)
     section = replace(
-        _cut(section), title=title, lines=section.lines or (f"{counts} (calls a step)",), notes=notes_below
+        short(section, MAX_SHORT), title=title, lines=section.lines or (f"{counts} (calls a step)",), notes=notes_below
     )
-    full = tuple(cut(fmt.visible(name), MAX_FULL, "middle") for name in diff.kernels["name"].head(MAX_KERNELS))
+    full = full_names(diff.kernels["name"].head(MAX_KERNELS))
     return PageSection("kernels", "Kernels", (Text(_with_titles(section, "status"), full_names=full),))
 
 
@@ -207,11 +211,11 @@ def replaced(compared: Compared) -> PageSection:
 
 def collectives(compared: Compared) -> PageSection | None:
     """Time in collectives, waiting and transfer."""
-    section = diff_page.collectives(compared.diff, diff_page.View())
+    section = diff_page.collectives(compared.diff, DiffView())
     if section is None:
         return None
     bars = waiting_bars(compared.diff, compared.colors)
-    table = Text(_untitled(section))
+    table = Text(untitled(section))
     return PageSection("collectives", "Collectives", (bars, table) if bars else (table,))
 
 
@@ -261,20 +265,8 @@ def _fact(told: Facts, name: str) -> str:
 # --- texts
 
 
-def _untitled(section: Section) -> Section:
-    return replace(section, title="")
-
-
 def _counted(title: str, n: int, n_all: int) -> str:
     return title if n == n_all else f"{title}: {fmt.count(n)} of {fmt.count(n_all)}".removeprefix(": ")
-
-
-def _cut(section: Section) -> Section:
-    """The section with the long texts of its table cut."""
-    if section.table is None:
-        return section
-    rows = tuple(tuple(cut(text, MAX_SHORT, "middle") for text in row) for row in section.table.rows)
-    return replace(section, table=replace(section.table, rows=rows))
 
 
 def _with_titles(section: Section, title: str) -> Section:

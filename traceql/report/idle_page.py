@@ -1,37 +1,18 @@
-"""The page and the data of `traceql idle`: one function a section, in the order of the page.
-
-The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
-
-- `trace`: what the file says about itself; `selection`: first_step, end_step, stage.
-- `headline`: the answer in a sentence; null without windows.
-- `is_complete`: whether the figures count complete steps; without any they count the incomplete windows.
-- `n_steps_counted`, `host_bound_frac` (the limit).
-- `steps[]`: every selected step with a window, as table `step_pace`.
-- `causes[]`: over the steps counted, as table `idle_causes`.
-- `gaps[]`: the longest (`--top`, all with `--all`), as table `idle` with `next_kernel`, `launch` and `op` (names);
-  `n_gaps` is the number of all.
-- `launches[]`: of what was launched in the steps counted, as table `launch_stats`.
-- `quirks[]`: oddities of the file.
-"""
+"""The page of `traceql idle`: one function a section, in the order of the page."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-import orjson
 import polars as pl
 
 from traceql import fmt
 from traceql.analyses.pace import HOST_BOUND_FRAC, Pace
-from traceql.report import words
-from traceql.report.page import Column, Section, TextTable
-from traceql.report.plain import plain_rows
+from traceql.report import numbers
+from traceql.report.idle_words import pace_lines
+from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.quirks import losses
 
 Row = dict[str, Any]
-
-TABLES = {"cause": "causes", "step": "steps", "gap": "gaps", "launch": "launches"}
-"""What `--by` names, and the field of `Pace` that has it."""
 
 MEANINGS = {
     "no_work": "the engine had no batch",
@@ -41,113 +22,6 @@ MEANINGS = {
     "gpu_gap": "between activities already launched",
     "unknown": "the launch is not recorded",
 }
-_LEAST_TOLD = 0.1
-"""A share of wall from which on `no_work` and `unknown` are in the headline: the verdict would mislead without."""
-
-
-@dataclass(frozen=True)
-class View:
-    """How much is shown: one table (`by`) or all, the first `top` rows (None: all), names cut or whole."""
-
-    by: str | None = None
-    top: int | None = 15
-    full_names: bool = False
-
-
-# --- the headline ---
-
-
-def pace_lines(pace: pl.DataFrame) -> tuple[str, ...]:
-    """Whether the GPU waits for the host; where the complete steps are of several stages, a sentence each.
-
-    Args:
-        pace: the `step_pace` table.
-    """
-    complete = pace.filter("is_complete")
-    stages = complete.group_by("stage").agg(pl.sum("wall_ns")).sort("wall_ns", "stage", descending=[True, False])
-    if stages.height < 2:
-        return tuple(filter(None, [pace_line(pace)]))
-    lines = ((stage, pace_line(complete.filter(stage=stage))) for stage in stages["stage"])
-    return tuple(f"{stage}: {line}" for stage, line in lines if line)
-
-
-def pace_line(pace: pl.DataFrame) -> str | None:
-    """Whether the GPU waits for the host, in one sentence; of several devices the median one, and the worst.
-
-    Args:
-        pace: the `step_pace` table. Complete steps count; where there is none, all.
-
-    Figures are medians over the steps. None where no step has a window.
-    """
-    complete = pace.filter("is_complete")
-    rows = _by_device(complete if complete.height else pace)
-    if not rows:
-        return None
-    middle, worst = rows[(len(rows) - 1) // 2], rows[-1]
-    if len(rows) == 1:
-        return _verdict(middle)
-    several_devices = len({row["rank"] for row in rows}) < len(rows)
-    about = f"{_who(middle, several_devices)}, the median of {len(rows)}"
-    if worst["host_frac"] > middle["host_frac"]:
-        share = _share(worst["host_frac"])
-        about += f"; worst {_who(worst, several_devices)}, whose GPU waits for the host {share} of the step"
-    return f"{_verdict(middle)} ({about})"
-
-
-def _by_device(pace: pl.DataFrame) -> list[Row]:
-    """The median step of each device, least waiting for the host first."""
-    medians = pace.group_by("rank", "device").agg(
-        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns")
-    )
-    medians = medians.filter(pl.col("wall_ns") > 0).with_columns(
-        **{
-            f"{name}_frac": pl.col(column) / pl.col("wall_ns")
-            for name, column in (
-                ("idle", "idle_ns"),
-                ("host", "host_idle_ns"),
-                ("no_work", "no_work_ns"),
-                ("unknown", "unknown_ns"),
-            )
-        }
-    )
-    return medians.sort("host_frac", "rank", "device").to_dicts()
-
-
-def _verdict(row: Row) -> str:
-    if row["host_frac"] >= HOST_BOUND_FRAC:
-        times = _of(row["host_idle_ns"], row["wall_ns"])
-        return f"GPU waits for the host {_share(row['host_frac'])} of the step: host-bound; {times}"
-    idle = f"idle {_share(row['idle_frac'])} of the step"
-    if row["unknown_frac"] >= _LEAST_TOLD:
-        return f"{idle}, {_share(row['unknown_frac'])} of unknown cause: launches are not recorded"
-    if row["no_work_frac"] >= _LEAST_TOLD:
-        return f"{idle}, {_share(row['no_work_frac'])} without a batch to work on: neither host-bound nor GPU-bound"
-    if not row["idle_ns"]:
-        return "GPU-bound: never idle in the step"
-    if row["host_idle_ns"]:
-        return f"GPU-bound: {idle}, {_share(row['host_frac'])} waiting for the host"
-    explained = not (row["unknown_ns"] or row["no_work_ns"])
-    return f"GPU-bound: {idle}" + (", all of it between kernels already launched" if explained else "")
-
-
-def _share(share: float) -> str:
-    """A percentage without decimals where it has two digits before them."""
-    return f"{share * 100:.0f} %" if share >= 0.0995 else fmt.percent(share)
-
-
-def _of(part_ns: float, whole_ns: float) -> str:
-    if whole_ns < 1e6:
-        return f"{fmt.duration(part_ns)} of {fmt.duration(whole_ns)}"
-    digits = 1 if whole_ns >= 10e6 else 2
-    return f"{part_ns / 1e6:,.{digits}f} of {whole_ns / 1e6:,.{digits}f} ms"
-
-
-def _who(row: Row, with_device: bool) -> str:
-    return f"rank {row['rank']}" + (f" device {row['device']}" if with_device else "")
-
-
-# --- the page ---
-
 SectionMaker = Callable[[Pace, View], Section | None]
 
 
@@ -156,8 +30,7 @@ def idle_page(pace: Pace, view: View) -> list[Section]:
     makers = OVERVIEW if view.by is None else (headline, losses, SECTIONS[view.by])
     if not pace.counted.height:
         makers = (headline, losses)
-    sections = (maker(pace, view) for maker in makers)
-    return [section for section in sections if section is not None]
+    return made(makers, pace, view)
 
 
 def headline(pace: Pace, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
@@ -171,14 +44,6 @@ def _without_windows(pace: Pace) -> tuple[str, ...]:
     if not pace.n_steps:
         return ("No steps found: idle time is told within steps.",)
     return ("No step has a window of its own: steps overlap, or launched nothing.",)
-
-
-def losses(pace: Pace, view: View) -> Section | None:  # noqa: ARG001
-    """What of the file could not be read: the figures miss it."""
-    lost = [quirk for quirk in pace.quirks if quirk.effect == "lost"]
-    if not lost:
-        return None
-    return Section("Incomplete: parts of this trace are lost", lines=words.quirk_lines(lost), is_warning=True)
 
 
 def causes(pace: Pace, view: View) -> Section:  # noqa: ARG001
@@ -199,7 +64,7 @@ def causes(pace: Pace, view: View) -> Section:  # noqa: ARG001
         found = pace.causes.filter(rank=rank, device=device)
         cells = [*map(_cause_cells, found.iter_rows(named=True)), _sum_cells(steps_here, "idle")]
         rows += [(*where, *row) for row in (*cells, _sum_cells(steps_here, "wall"))]
-    n_steps = fmt.plural(pace.counted.height, "complete step" if _is_complete(pace) else "incomplete step")
+    n_steps = fmt.plural(pace.counted.height, "complete step" if pace.is_complete else "incomplete step")
     if _is_several(pace):
         n_steps += f" on {pace.counted.select('rank', 'device').n_unique()} devices"
     notes = (f"Over {n_steps}. Every gap has one cause, by the launch of the activity that ends it.",)
@@ -221,9 +86,9 @@ def _cause_cells(row: Row) -> tuple[str, ...]:
 def _sum_cells(steps: pl.DataFrame, what: str) -> tuple[str, ...]:
     """The row of all idle time, or of the wall."""
     part, wall = steps[f"{what}_ns"], steps["wall_ns"]
-    n_gaps = fmt.count(words.total(steps["n_gaps"]) / steps.height) if what == "idle" else ""
-    share = fmt.percent(words.ratio(words.total(part), words.total(wall)))
-    return what, fmt.ms(_median(part)), fmt.ms(words.total(part) / steps.height), share, n_gaps, "", ""
+    n_gaps = fmt.count(numbers.total(steps["n_gaps"]) / steps.height) if what == "idle" else ""
+    share = fmt.percent(numbers.ratio(numbers.total(part), numbers.total(wall)))
+    return what, fmt.ms(numbers.median(part)), fmt.ms(numbers.total(part) / steps.height), share, n_gaps, "", ""
 
 
 def bounds(pace: Pace, view: View) -> Section:  # noqa: ARG001
@@ -231,12 +96,13 @@ def bounds(pace: Pace, view: View) -> Section:  # noqa: ARG001
     lines = [
         f"{_prefix(pace, place)}{int(mine['is_host_bound'].sum())} of {fmt.plural(mine.height, 'step')} host-bound; "
         f"the GPU waits for the host {_spread(mine['host_idle_frac'])}; "
-        f"launches outstanding: {fmt.count(_median(mine['mean_outstanding']))} in the mean, "
-        f"at most {fmt.count(_max(mine['max_outstanding']))}"
+        f"launches outstanding: {fmt.count(numbers.median(mine['mean_outstanding']))} in the mean, "
+        f"at most {fmt.count(numbers.most(mine['max_outstanding']))}"
         for place, mine in pace.counted.group_by("rank", "device", maintain_order=True)
     ]
+    limit = fmt.rounded_percent(HOST_BOUND_FRAC)
     notes = (
-        f"Host-bound: the GPU waits for the host (launch + sync) at least {_share(HOST_BOUND_FRAC)} of the wall.",
+        f"Host-bound: the GPU waits for the host (launch + sync) at least {limit} of the wall.",
         "Then a shorter kernel shortens the step little or not at all.",
         "Outstanding: launch calls begun of which no activity has started.",
     )
@@ -247,7 +113,7 @@ def _spread(shares: pl.Series) -> str:
     known = shares.drop_nulls()
     if known.is_empty():
         return fmt.UNKNOWN
-    median, least, most = (fmt.percent(figure(known)) for figure in (_median, _min, _max))
+    median, least, most = (fmt.percent(figure(known)) for figure in (numbers.median, numbers.least, numbers.most))
     return f"{median} of the step (median; {least} to {most})"
 
 
@@ -309,7 +175,7 @@ def launches(pace: Pace, view: View) -> Section:  # noqa: ARG001
         (
             *_place(pace, row),
             fmt.visible(row["name"]),
-            fmt.count(words.ratio(row["n_launches"], n_steps.get((row["rank"], row["device"]), 0))),
+            fmt.count(numbers.ratio(row["n_launches"], n_steps.get((row["rank"], row["device"]), 0))),
             fmt.count(row["kernels_per_launch"]),
             *(fmt.us(row[name]) for name in ("median_call_ns", "p90_call_ns", "call_ns_per_kernel")),
             *(fmt.us(row[name]) for name in ("median_delay_ns", "p10_delay_ns", "p90_delay_ns")),
@@ -360,10 +226,6 @@ OVERVIEW: tuple[SectionMaker, ...] = (headline, losses, causes, bounds, gaps, la
 SECTIONS: dict[str, SectionMaker] = {"cause": causes, "step": steps, "gap": gaps, "launch": launches}
 
 
-def _is_complete(pace: Pace) -> bool:
-    return bool(pace.counted["is_complete"].any())
-
-
 def _is_several(pace: Pace) -> bool:
     return pace.steps.select("rank", "device").n_unique() > 1
 
@@ -382,51 +244,3 @@ def _prefix(pace: Pace, place: tuple[Any, ...]) -> str:
 
 def _name(text: str | None) -> str:
     return fmt.UNKNOWN if text is None else fmt.visible(text)
-
-
-def _median(column: pl.Series) -> float | None:
-    return column.cast(pl.Float64).median()  # pyright: ignore[reportReturnType] - of floats it is one
-
-
-def _min(column: pl.Series) -> float | None:
-    return column.cast(pl.Float64).min()  # pyright: ignore[reportReturnType]
-
-
-def _max(column: pl.Series) -> float | None:
-    return column.cast(pl.Float64).max()  # pyright: ignore[reportReturnType]
-
-
-# --- data ---
-
-
-def table_of(pace: Pace, by: str, top: int | None = None) -> pl.DataFrame:
-    """The table that `by` names, all rows or the first `top`."""
-    frame: pl.DataFrame = getattr(pace, TABLES[by])
-    return frame if top is None else frame.head(top)
-
-
-def to_json(pace: Pace, top: int | None) -> bytes:
-    """The document described above, indented; `top` shortens `gaps` only."""
-    return orjson.dumps(idle_document(pace, top), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def idle_document(pace: Pace, top: int | None) -> dict[str, Any]:
-    """The document as plain data."""
-    return {
-        "trace": msgspec.to_builtins(pace.trace),
-        "selection": {
-            "first_step": pace.selection.first_step,
-            "end_step": pace.selection.end_step,
-            "stage": pace.selection.stage,
-        },
-        "headline": "\n".join(pace_lines(pace.steps)) or None,
-        "is_complete": _is_complete(pace),
-        "n_steps_counted": pace.counted.height,
-        "host_bound_frac": HOST_BOUND_FRAC,
-        "steps": plain_rows(pace.steps),
-        "causes": plain_rows(pace.causes),
-        "n_gaps": pace.gaps.height,
-        "gaps": plain_rows(table_of(pace, "gap", top)),
-        "launches": plain_rows(pace.launches),
-        "quirks": msgspec.to_builtins(pace.quirks),
-    }

@@ -1,7 +1,8 @@
 """What a page is made of: sections of finished text, the same for every form it is printed in."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 Align = Literal["left", "right"]
 Fit = Literal["keep", "end", "middle", "wrap", "open"]
@@ -45,3 +46,22 @@ class Section:
     notes: tuple[str, ...] = ()
     """Printed below the table, less loud than `lines`."""
     is_warning: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """How much of a page is shown: one table (`by`) or all, the first `top` rows (None: all), names cut or whole."""
+
+    by: str | None = None
+    top: int | None = 15
+    full_names: bool = False
+
+
+_Found = TypeVar("_Found")
+_View = TypeVar("_View")
+
+
+def made(makers: Iterable[Callable[[_Found, _View], Section | None]], found: _Found, view: _View) -> list[Section]:
+    """What each maker makes of a result, in their order; one that has nothing to say returns None."""
+    sections = (maker(found, view) for maker in makers)
+    return [section for section in sections if section is not None]

@@ -1,15 +1,13 @@
-"""Answers to queries and descriptions of tables, as text and as JSON."""
+"""Answers to queries and descriptions of tables, as pages."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import polars as pl
 
 from traceql import fmt
 from traceql.analyses.query import Answer
 from traceql.report.page import Column, Section, TextTable
-from traceql.report.plain import plain_rows
 from traceql.tables import Table
 
 SHOWN = 100
@@ -46,16 +44,6 @@ def _text(value: Any) -> str:
     if value is None:
         return fmt.UNKNOWN
     return f"{value:.6g}" if isinstance(value, float) else fmt.visible(str(value))
-
-
-def query_json(answer: Answer) -> bytes:
-    """`columns`, each with its dtype, `rows`, and `notes`."""
-    document = {
-        "columns": [{"name": name, "dtype": str(dtype)} for name, dtype in answer.frame.schema.items()],
-        "rows": plain_rows(answer.frame),
-        "notes": answer.notes,
-    }
-    return orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def tables_page(tables: dict[str, Table]) -> list[Section]:

@@ -10,9 +10,9 @@ from traceql.analyses.layer_stats import LayerStats, layer_stats
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
-from traceql.report import words
-from traceql.report.idle_page import pace_lines
-from traceql.report.layers_page import layers_line
+from traceql.report.idle_words import pace_lines
+from traceql.report.layers_words import layers_line
+from traceql.report.summary_words import has_stages
 from traceql.trace import Trace
 
 
@@ -36,7 +36,7 @@ def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ..
 
 def _layers_lines(trace: Trace, summary: Summary, layers: LayerStats) -> Iterator[str | None]:
     """The layers of a step; of each stage apart, whose layers may be of different kernels."""
-    if not words.has_stages(summary):
+    if not has_stages(summary):
         yield layers_line(layers)
         return
     for stage in summary.stages["stage"]:
@@ -46,7 +46,8 @@ def _layers_lines(trace: Trace, summary: Summary, layers: LayerStats) -> Iterato
 
 def _waiting(trace: Trace, summary: Summary, comm_ns_per_step: float) -> str | None:
     if isinstance(summary, RunSummary):
-        from traceql.report.ranks_page import RankReport, comm_line  # noqa: PLC0415 - not needed for one rank
+        from traceql.report.rank_report import RankReport  # noqa: PLC0415 - not needed for one rank
+        from traceql.report.ranks_words import comm_line  # noqa: PLC0415
 
         return comm_line(RankReport.of(trace, summary.selection))
     amount = fmt.duration(comm_ns_per_step)

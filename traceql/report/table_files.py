@@ -22,7 +22,8 @@ from traceql.analyses.query import SCHEMA_VERSION, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import MissingDataError, OutputError, nearest
-from traceql.report.export import without_nesting
+from traceql.report.frames import without_nesting
+from traceql.report.plain import json_text
 from traceql.tables import Table
 from traceql.trace import Trace
 
@@ -107,7 +108,7 @@ def write_tables(
         written.append(TableFile(name, frame.height, path.stat().st_size, document["why_empty"]))
         documents.append(_with_encoding(document, frame) if form == "csv" else document)
     schema = _head(trace, form, selection or Selection()) | {"tables": documents}
-    (folder / SCHEMA_FILE).write_bytes(orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    (folder / SCHEMA_FILE).write_bytes(json_text(schema))
     return written
 
 

@@ -4,8 +4,8 @@ What a section shows was worked out by an analysis and put into words by the pag
 joined with figures. A trace that does not hold what a section is about makes the section say so, not the page fail.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,23 +13,26 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.casts import CastReport, cast_report
 from traceql.analyses.category_times import step_categories
 from traceql.analyses.counted_steps import counted_steps
-from traceql.analyses.layer_stats import LayerStats, layer_stats
-from traceql.analyses.pace import Pace, pace
-from traceql.analyses.rank_stats import RunSummary, summarize_run
-from traceql.analyses.summary import Selection, Summary
+from traceql.analyses.rank_stats import RunSummary
+from traceql.analyses.summary import Summary
 from traceql.categories import GROUPS
-from traceql.report import casts_page, check_page, figures, idle_page, layers_page, ranks_page, sections, words
+from traceql.report import casts_page, check_page, idle_page, layers_page, numbers, ranks_page, summary_page
+from traceql.report import summary_words as words
+from traceql.report.casts_words import casts_line
+from traceql.report.figures.bars import step_bars
+from traceql.report.figures.heat import layer_maps, spread_levels, waiting_map
+from traceql.report.figures.strip import layer_strip
 from traceql.report.html import Block, Card, Cards, HtmlPage, PageSection, Text, Tile
-from traceql.report.page import Section, TextTable
-from traceql.report.ranks_page import RankReport
+from traceql.report.html_tables import full_names, short, untitled
+from traceql.report.idle_words import pace_line
+from traceql.report.page import Section, TextTable, View
+from traceql.report.quirks import losses as losses_of
 from traceql.report.remarks import remarks
-from traceql.report.text import cut
-from traceql.rules import Finding, Findings, built_in_rules, run_rules
-from traceql.rules.model import Rule
-from traceql.trace import Trace
+from traceql.report.summary_page import SummaryView
+from traceql.report.trace_material import Material
+from traceql.rules import Finding
 
 MAX_KERNELS = 300
 """Rows of the kernel table."""
@@ -38,78 +41,10 @@ MAX_ROWS = 100
 MAX_GAPS = 25
 MAX_SHORT = 120
 """Characters of a short name in a table; the whole name is beside it."""
-MAX_FULL = 5000
-"""Characters of a whole name."""
 MAX_CARDS = 30
 MAX_JUMPS = 4
 
 Row = dict[str, Any]
-Tell = Callable[[str], None]
-"""Told what is being worked out."""
-
-
-def _nobody(what: str) -> None:
-    """Told, does nothing."""
-
-
-@dataclass(frozen=True)
-class Material:
-    """All that the page is made of, worked out once."""
-
-    trace: Trace
-    selection: Selection
-    summary: Summary
-    layers: LayerStats
-    pace: Pace
-    casts: CastReport
-    findings: Findings
-    ranks: RankReport | None
-    """Of a run only."""
-    colors: dict[str, str]
-    """Of each category."""
-
-    @classmethod
-    def of(
-        cls,
-        trace: Trace,
-        selection: Selection | None = None,
-        rules: Sequence[Rule] | None = None,
-        tell: Tell | None = None,
-    ) -> "Material":
-        """Works it out.
-
-        Args:
-            trace: the trace or run.
-            selection: the steps to look at, else all.
-            rules: for the findings; the built-in ones unless given.
-            tell: is told what comes next.
-
-        Raises:
-            MissingDataError: the selection names no step.
-        """
-        selection = selection or Selection()
-        say = tell or _nobody
-        say("steps")
-        summary = summarize_run(trace, selection)
-        say("layers")
-        layers = layer_stats(trace, selection)
-        say("idle time")
-        found_pace = pace(trace, selection)
-        say("casts")
-        casts = cast_report(trace, selection)
-        say("findings")
-        findings = run_rules(trace, built_in_rules() if rules is None else rules, selection=selection)
-        say("ranks")
-        ranks = RankReport.of(trace, selection) if isinstance(summary, RunSummary) else None
-        colors = figures.palette(trace.categories.categories)
-        return cls(trace, selection, summary, layers, found_pace, casts, findings, ranks, colors)
-
-    @property
-    def has_gpu_time(self) -> bool:
-        """Whether there is a window to speak of."""
-        return self.summary.n_windows > 0
-
-
 SectionMaker = Callable[[Material], PageSection | None]
 
 
@@ -132,7 +67,7 @@ def trace_page(material: Material, title: str | None = None) -> HtmlPage:
 
 def _head_lines(material: Material) -> tuple[str, ...]:
     said = remarks(material.trace, material.summary, material.layers) if material.has_gpu_time else ()
-    return sections.headline(material.summary, sections.View(remarks=said)).lines
+    return summary_page.headline(material.summary, SummaryView(remarks=said)).lines
 
 
 def _tiles(material: Material) -> Iterator[Tile]:
@@ -153,9 +88,9 @@ def _tiles(material: Material) -> Iterator[Tile]:
     whole = f"of the wall of {kind}steps" if kind else "of the wall"
     if group is not None:
         yield Tile(
-            fmt.percent(words.ratio(group_ns, whole_ns)), f"{whole} is {fmt.visible(group)}", "most of all groups"
+            fmt.percent(numbers.ratio(group_ns, whole_ns)), f"{whole} is {fmt.visible(group)}", "most of all groups"
         )
-    yield Tile(fmt.percent(words.ratio(idle_ns, whole_ns)), f"{whole} the GPU is idle")
+    yield Tile(fmt.percent(numbers.ratio(idle_ns, whole_ns)), f"{whole} the GPU is idle")
     if material.findings.found:
         worst = material.findings.found[0]
         note = f"costliest: {worst.rule.id}"
@@ -191,7 +126,7 @@ def _tokens(stage: Row, wall_ns: float) -> Iterator[Tile]:
 
 def _bound(steps: pl.DataFrame, kind: str) -> Iterator[Tile]:
     """Who sets the pace, in the words of the sentence about it; where devices differ, whether the host does on any."""
-    lines = [idle_page.pace_line(of_device) or "" for _, of_device in steps.group_by("rank", "device")]
+    lines = [pace_line(of_device) or "" for _, of_device in steps.group_by("rank", "device")]
     verdicts = [next((verdict for verdict in _VERDICTS if verdict in line), None) for line in lines]
     known = [verdict for verdict in _VERDICTS if verdict in verdicts]
     if known:
@@ -205,7 +140,7 @@ _VERDICTS = {
     "host-bound": "a shorter kernel shortens the step little",
     "GPU-bound": "a shorter kernel shortens the step",
 }
-"""In `idle_page.pace_line`, and what each means; that which is told first is first."""
+"""In `pace_line`, and what each means; that which is told first is first."""
 
 
 # --- the sections
@@ -278,7 +213,7 @@ def _first_of(finding: Finding, column: str) -> tuple[int, ...]:
 
 def losses(material: Material) -> PageSection | None:
     """What of the file could not be read."""
-    section = sections.losses(material.summary, sections.View())
+    section = losses_of(material.summary, View())
     return None if section is None else PageSection("losses", "Incomplete", (Text(section),))
 
 
@@ -288,15 +223,16 @@ def ranks(material: Material) -> PageSection | None:
     if report is None:
         return None
     if report.ranks.is_empty():
-        return PageSection("ranks", TITLES["ranks"], (Text(ranks_page.ranks_page(report)[0]),))
-    table = ranks_page.rank_section(report, MAX_ROWS)
+        return PageSection("ranks", TITLES["ranks"], (Text(ranks_page.ranks_page(report, View())[0]),))
+    view = View(top=MAX_ROWS)
+    table = ranks_page.ranks(report, view)
     table = replace(table, title="Rank by rank", notes=("Shaded: more than the rank with the least.", *table.notes))
-    blocks: list[Block] = [Text(ranks_page.headline(report))]
-    blocks += [Text(section) for section in [ranks_page.limits(report)] if section]
+    blocks: list[Block] = [Text(ranks_page.headline(report, view))]
+    blocks += [Text(section) for section in [ranks_page.limits(report, view)] if section]
     blocks.append(Text(table, levels=_spread(table.table)))
-    waiting = figures.waiting_map(report.kernels, report.ranks["rank"].to_list())
+    waiting = waiting_map(report.kernels, report.ranks["rank"].to_list())
     blocks += [waiting] if waiting else []
-    others = (ranks_page.collective_section(report, MAX_ROWS), ranks_page.clock_section(report, MAX_ROWS))
+    others = (ranks_page.collectives(report, view), ranks_page.clocks(report, view))
     blocks += [Text(section, is_folded=True) for section in others if section]
     return PageSection("ranks", TITLES["ranks"], tuple(blocks))
 
@@ -310,7 +246,7 @@ def _spread(table: TextTable | None) -> tuple[tuple[int, ...], ...]:
         return ()
     none = [0] * len(table.rows)
     columns = [
-        figures.spread_levels([_number(row[number]) for row in table.rows]) if column.title in _SHADED else none
+        spread_levels([_number(row[number]) for row in table.rows]) if column.title in _SHADED else none
         for number, column in enumerate(table.columns)
     ]
     return tuple(zip(*columns, strict=True))
@@ -328,18 +264,19 @@ def steps(material: Material) -> PageSection:
     """Each step as a bar, and their spread."""
     found = Attribution.of(material.trace)
     times = step_categories(found.activities.lazy(), found.placed, found.times)
-    bars = figures.step_bars(material.summary.steps, times, material.colors)
+    bars = step_bars(material.summary.steps, times, material.colors)
     blocks: list[Block] = []
     if bars is None:
         lines = words.no_gpu_time(material.summary) if not material.has_gpu_time else (_no_windows(material),)
         blocks.append(Text(Section(lines=lines)))
     else:
         blocks.append(bars)
-    view = sections.View(top=MAX_ROWS)
-    made = (maker(material.summary, view) for maker in (sections.stages, sections.step_times, sections.outliers))
+    view = SummaryView(top=MAX_ROWS)
+    makers = (summary_page.stages, summary_page.step_times, summary_page.outliers)
+    made = (maker(material.summary, view) for maker in makers)
     blocks += [Text(section) for section in made if section]
     if material.summary.steps.height:
-        every = sections.steps(replace(material.summary, steps=material.summary.steps.head(MAX_KERNELS)), view)
+        every = summary_page.steps(replace(material.summary, steps=material.summary.steps.head(MAX_KERNELS)), view)
         blocks.append(Text(replace(every, title=_counted("All steps", material.summary.steps.height)), is_folded=True))
     return PageSection("steps", TITLES["steps"], tuple(blocks))
 
@@ -358,26 +295,22 @@ def categories(material: Material) -> PageSection | None:
     """What a step consists of."""
     if not material.has_gpu_time:
         return None
-    view = sections.View()
-    table = sections.categories(material.summary, view)
-    groups = sections.groups(material.summary, view)
-    blocks = (_untitled(table), Text(replace(groups, title="By group", notes=()), is_folded=True))
+    view = SummaryView()
+    table = summary_page.categories(material.summary, view)
+    groups = summary_page.groups(material.summary, view)
+    blocks = (Text(untitled(table)), Text(replace(groups, title="By group", notes=()), is_folded=True))
     return PageSection("categories", TITLES["categories"], blocks)
-
-
-def _untitled(section: Section) -> Text:
-    return Text(replace(section, title=""))
 
 
 def layers(material: Material) -> PageSection | None:
     """The layers: their types, the map by category, and the odd ones."""
     if not material.has_gpu_time:
         return None
-    stats, view = material.layers, layers_page.View()
+    stats, view = material.layers, View()
     blocks: list[Block] = [Text(layers_page.headline(stats, view))]
     if stats.types.height:
         blocks.append(Text(layers_page.types(stats, view)))
-        blocks += figures.layer_maps(stats, material.colors)
+        blocks += layer_maps(stats, material.colors)
         odd = layers_page.odd(stats, view)
         blocks += [Text(odd)] if odd else []
         every = layers_page.all_layers(replace(stats, of_layers=stats.of_layers.head(MAX_KERNELS)), view)
@@ -392,7 +325,7 @@ def strip(material: Material) -> PageSection | None:
     if not material.has_gpu_time:
         return None
     counted = counted_steps(Attribution.of(material.trace).steps, material.selection)
-    found = figures.layer_strip(material.trace, material.layers, counted, material.colors)
+    found = layer_strip(material.trace, material.layers, counted, material.colors)
     blocks: tuple[Block, ...] = (found,) if found else (Text(Section(lines=(_no_windows(material),))),)
     return PageSection("strip", TITLES["strip"], blocks)
 
@@ -402,74 +335,58 @@ def kernels(material: Material) -> PageSection | None:
     if not material.has_gpu_time:
         return None
     stats = material.summary.kernels
-    table = sections.kernels(material.summary, sections.View(top=MAX_KERNELS))
-    full = stats["name"].head(MAX_KERNELS).to_list()
+    table = summary_page.kernels(material.summary, SummaryView(top=MAX_KERNELS))
+    full = full_names(stats["name"].head(MAX_KERNELS))
     notes = (*table.notes, "Names are shortened; the button copies the whole name.")
-    section = replace(table, title=_counted("", stats.height), notes=notes, table=_short(table.table))
-    blocks: list[Block] = [Text(section, full_names=tuple(map(_full, full)) if section.table else ())]
-    ops = sections.ops(material.summary, sections.View(top=MAX_ROWS))
-    blocks.append(Text(replace(ops, table=_short(ops.table)), is_folded=True))
+    section = short(replace(table, title=_counted("", stats.height), notes=notes), MAX_SHORT)
+    blocks: list[Block] = [Text(section, full_names=full if section.table else ())]
+    ops = summary_page.ops(material.summary, SummaryView(top=MAX_ROWS))
+    blocks.append(Text(short(ops, MAX_SHORT), is_folded=True))
     return PageSection("kernels", TITLES["kernels"], tuple(blocks))
-
-
-def _full(name: str) -> str:
-    return cut(fmt.visible(name), MAX_FULL, "middle")
-
-
-def _short(table: TextTable | None) -> TextTable | None:
-    """The table with its long texts cut."""
-    if table is None:
-        return None
-    rows = tuple(tuple(cut(text, MAX_SHORT, "middle") for text in row) for row in table.rows)
-    return replace(table, rows=rows)
 
 
 def casts(material: Material) -> PageSection | None:
     """What casts and copies cost, and how fast they are against the device's peak."""
     if not material.has_gpu_time:
         return None
-    report, view = material.casts, casts_page.View(top=MAX_ROWS)
-    line = casts_page.casts_line(report)
+    report, view = material.casts, View(top=MAX_ROWS)
+    line = casts_line(report)
     made = [Section(lines=(line,))] if line else []
     if report.groups.filter(pl.col("kind") != "custom").height:
-        made.append(replace(casts_page.groups(report, view), title=""))
+        made.append(untitled(casts_page.groups(report, view)))
     made += filter(None, [casts_page.custom(report, view)])
-    blocks = [Text(_cut_table(section)) for section in made]
+    blocks = [Text(short(section, MAX_SHORT)) for section in made]
     if report.casts.filter(pl.col("kind") != "custom").height:
-        few = casts_page.longest(report, casts_page.View(top=MAX_GAPS))
-        blocks.append(Text(_cut_table(few), is_folded=True))
+        few = casts_page.longest(report, View(top=MAX_GAPS))
+        blocks.append(Text(short(few, MAX_SHORT), is_folded=True))
     return PageSection("casts", TITLES["casts"], tuple(blocks))
-
-
-def _cut_table(section: Section) -> Section:
-    return replace(section, table=_short(section.table))
 
 
 def idle(material: Material) -> PageSection | None:
     """Why the GPU was idle."""
     if not material.has_gpu_time:
         return None
-    found, view = material.pace, idle_page.View(top=MAX_GAPS)
+    found, view = material.pace, View(top=MAX_GAPS)
     if not found.counted.height:
         return PageSection("idle", TITLES["idle"], (Text(idle_page.headline(found, view)),))
-    causes = replace(idle_page.causes(found, view), title="")
+    causes = untitled(idle_page.causes(found, view))
     shown = (idle_page.headline(found, view), causes, idle_page.bounds(found, view))
     more = (idle_page.gaps(found, view), idle_page.launches(found, view))
-    blocks = (*map(Text, shown), *(Text(_cut_table(section), is_folded=True) for section in more))
+    blocks = (*map(Text, shown), *(Text(short(section, MAX_SHORT), is_folded=True) for section in more))
     return PageSection("idle", TITLES["idle"], blocks)
 
 
 def gaps_in_knowledge(material: Material) -> PageSection | None:
     """GPU time that belongs to no step, launch or op, and kernels that no category knows."""
-    summary, view = material.summary, sections.View()
-    made = (sections.unattributed(summary, view), sections.unrecognised(summary, view))
+    summary, view = material.summary, SummaryView()
+    made = (summary_page.unattributed(summary, view), summary_page.unrecognised(summary, view))
     blocks: list[Block] = [Text(section) for section in made if section]
     unknown = summary.kernels.filter(pl.col("category") == "other")
     if unknown.height:
-        table = sections.kernels(replace(summary, kernels=unknown), sections.View(top=MAX_ROWS))
+        table = summary_page.kernels(replace(summary, kernels=unknown), SummaryView(top=MAX_ROWS))
         section = replace(table, title=_counted("Kernels without a category", unknown.height, MAX_ROWS), notes=())
-        full = tuple(map(_full, unknown["name"].head(MAX_ROWS).to_list()))
-        blocks.append(Text(replace(section, table=_short(section.table)), full_names=full, is_folded=True))
+        full = full_names(unknown["name"].head(MAX_ROWS))
+        blocks.append(Text(short(section, MAX_SHORT), full_names=full, is_folded=True))
     if not blocks and not material.has_gpu_time:
         return None
     if not blocks:
@@ -479,9 +396,11 @@ def gaps_in_knowledge(material: Material) -> PageSection | None:
 
 def facts(material: Material) -> PageSection:
     """What was recorded, where and how; and what is odd about the file."""
-    view = sections.View()
-    odd = sections.oddities(material.summary, view) or Section(lines=("Nothing odd about the file.",))
-    return PageSection("facts", TITLES["facts"], (_untitled(sections.facts(material.summary, view)), Text(odd)))
+    view = SummaryView()
+    odd = summary_page.oddities(material.summary, view) or Section(lines=("Nothing odd about the file.",))
+    return PageSection(
+        "facts", TITLES["facts"], (Text(untitled(summary_page.facts(material.summary, view))), Text(odd))
+    )
 
 
 TITLES = {

@@ -1,16 +1,14 @@
-"""The page and the data of `traceql trend`."""
+"""The page of `traceql trend`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import orjson
 import polars as pl
 
 from traceql import fmt
 from traceql.analyses.change import LEVEL
 from traceql.analyses.trend import Trend
 from traceql.report.page import Column, Section, TextTable
-from traceql.report.plain import plain_rows
 
 _NOUNS = ("run", "commit", "date", "host", "model")
 """What groups are that are not by a label."""
@@ -135,22 +133,8 @@ def _some(runs: Sequence[str], names: _Names) -> str:
 def _signed(share: float | None) -> str:
     if share is None:
         return fmt.UNKNOWN
-    return f"{'−' if share < 0 else '+'}{abs(share) * 100:,.1f} %"
+    return fmt.signed(share, f"{abs(share) * 100:,.1f} %")
 
 
 def _interval(low: float | None, high: float | None) -> str:
     return fmt.UNKNOWN if low is None or high is None else f"{_signed(low)} to {_signed(high)}"
-
-
-def to_json(trend: Trend, by: str) -> bytes:
-    """`by`, `stage`, `batch_size`, `min_effect`, `groups[]` (table trend), `left_out[]` and `ungrouped[]` (runs)."""
-    document = {
-        "by": by,
-        "stage": trend.stage,
-        "batch_size": trend.batch_size,
-        "min_effect": trend.options.min_effect,
-        "groups": plain_rows(trend.groups),
-        "left_out": list(trend.left_out),
-        "ungrouped": list(trend.ungrouped),
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

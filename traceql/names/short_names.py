@@ -1,188 +1,11 @@
-"""What a kernel's name says: a readable short form, the dtypes that an ATen copy kernel converts, its work a block.
-
-Names come as Kineto, nsys or rocprof demangled them, mangled, or made up by a code generator. They are
-hostile input: nothing here raises on any text, and time is linear in the first 5,000 characters; the rest is
-not read.
-"""
+"""Kernel names in a readable short form."""
 
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
-MAX_READ = 5000
-"""Characters of a name that are looked at; no kernel says anything new after them."""
-MAX_SHORT = 60
-"""Longest short name."""
-
-_DTYPES = {
-    "fp64": "double",
-    "fp32": "float float32_t",
-    "fp16": "c10::Half at::Half Half __half half half_t cutlass::half_t",
-    "bf16": "c10::BFloat16 at::BFloat16 BFloat16 __nv_bfloat16 nv_bfloat16 __hip_bfloat16 hip_bfloat16 "
-    "bfloat16_t cutlass::bfloat16_t",
-    "fp8_e4m3": "c10::Float8_e4m3fn Float8_e4m3fn __nv_fp8_e4m3 __nv_fp8x2_e4m3 float_e4m3_t",
-    "fp8_e5m2": "c10::Float8_e5m2 Float8_e5m2 __nv_fp8_e5m2 __nv_fp8x2_e5m2 float_e5m2_t",
-    "fp8_e4m3fnuz": "c10::Float8_e4m3fnuz Float8_e4m3fnuz __hip_fp8_e4m3_fnuz",
-    "fp8_e5m2fnuz": "c10::Float8_e5m2fnuz Float8_e5m2fnuz __hip_fp8_e5m2_fnuz",
-    "fp8_e8m0": "c10::Float8_e8m0fnu Float8_e8m0fnu float_ue8m0_t",
-    "fp4_e2m1": "c10::Float4_e2m1fn_x2 Float4_e2m1fn_x2 float_e2m1_t",
-    "int64": "long|long int|long long|long long int|int64_t",
-    "int32": "int int32_t",
-    "int16": "short|short int|int16_t",
-    "int8": "signed char|char|int8_t|c10::qint8",
-    "uint64": "unsigned long|unsigned long int|unsigned long long|uint64_t",
-    "uint32": "unsigned int|unsigned|uint32_t",
-    "uint16": "unsigned short|unsigned short int|uint16_t",
-    "uint8": "unsigned char|uint8_t|c10::quint8",
-    "bool": "bool",
-    "complex32": "c10::complex<c10::Half>",
-    "complex64": "c10::complex<float>",
-    "complex128": "c10::complex<double>",
-}
-_DTYPE_OF = {
-    spelling: dtype
-    for dtype, spellings in _DTYPES.items()
-    for spelling in (spellings.split("|") if "|" in spellings else spellings.split())
-}
-
-
-def torch_dtype(recorded: str) -> str | None:
-    """The short form (bf16, fp8_e4m3, int64...) of a dtype as Kineto or a demangler spells it; else null."""
-    return _DTYPE_OF.get(recorded.strip())
-
-
-_DTYPES_BY_BYTES = {
-    1: "bool int8 uint8 fp8_e4m3 fp8_e5m2 fp8_e4m3fnuz fp8_e5m2fnuz fp8_e8m0 fp4_e2m1",
-    2: "fp16 bf16 int16 uint16",
-    4: "fp32 int32 uint32 complex32",
-    8: "fp64 int64 uint64 complex64",
-    16: "complex128",
-}
-ITEM_BYTES = {dtype: n_bytes for n_bytes, dtypes in _DTYPES_BY_BYTES.items() for dtype in dtypes.split()}
-"""Bytes of one element of each dtype in its short form; a pair of FP4 counts as one."""
-
-
-# --- ATen copy kernels ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CopyDtypes:
-    """What the name of an ATen copy kernel proves; null where it proves nothing."""
-
-    is_cast: bool | None
-    """Reads one dtype and writes another."""
-    src: str | None
-    dst: str | None
-
-
-_LAMBDAS = r"(?:\([^()]{0,99}\))?(?:::[{\[]lambda\(\)[^}\]]{1,20}[}\]](?:::operator ?\(\) ?\(\) ?const)?)*"
-_COPY = re.compile(
-    r"\b(?P<family>(?:direct|float8|(?:b?float16)(?:tofloat32)?)_copy_kernel_cuda|copy_device_to_device)\b"
-    rf"(?:{_LAMBDAS}::[{{\[]lambda\((?P<argument>[\w:<> ]+)\)(?:#| \(instance )(?P<overload>\d))?"
-)
-_CONVERTING = {
-    "bfloat16_copy_kernel_cuda": ("fp32", "bf16"),
-    "float16_copy_kernel_cuda": ("fp32", "fp16"),
-    "bfloat16tofloat32_copy_kernel_cuda": ("bf16", "fp32"),
-    "float16tofloat32_copy_kernel_cuda": ("fp16", "fp32"),
-}
-_FP8_BY_OVERLOAD = ("fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "fp8_e8m0")
-"""`float8_copy_kernel_cuda` holds one lambda per source dtype and destination, numbered in this order."""
-
-
-def copy_dtypes(name: str) -> CopyDtypes | None:
-    """What the name of an ATen copy kernel proves about its dtypes; null for every other name."""
-    name = name[:MAX_READ]
-    found = _COPY.search(name)
-    if found is None:
-        return None
-    family, argument = found["family"], torch_dtype(found["argument"] or "")
-    if family in _CONVERTING:
-        src, dst = _CONVERTING[family]
-        return CopyDtypes(is_cast=True, src=argument or src, dst=dst)
-    if family == "float8_copy_kernel_cuda" and argument and not argument.startswith("fp8"):
-        overload = int(found["overload"]) - 1
-        dst = _FP8_BY_OVERLOAD[overload] if 0 <= overload < len(_FP8_BY_OVERLOAD) else None
-        return CopyDtypes(is_cast=True, src=argument, dst=dst)
-    is_cast = _converts(name)
-    return CopyDtypes(is_cast=is_cast, src=argument if is_cast is False else None, dst=argument)
-
-
-_OLD_LAMBDA = re.compile(r"direct_copy_kernel_cuda(?:\([^()]{0,99}\))?::[{\[]lambda\(\)(?:#| \(instance )[12]\b")
-_INDEX_LAMBDA_2 = re.compile(r"[{\[]lambda\(int\)(?:#2\}| \(instance 2\)\])>?\(")
-_TWO_PER_THREAD = re.compile(r"elementwise_kernel<(?:\(int\))?128, ?(?:\(int\))?2,")
-
-
-def _converts(name: str) -> bool | None:
-    """Whether an ATen kernel converts while it loads and stores, from the loop around the functor.
-
-    Before PyTorch 2.0 `gpu_kernel_impl<` held both loops: the same-dtype one (its first lambda; two elements
-    per thread for dtypes of 4 bytes and more) and the converting one (its second). Later the first moved to
-    `gpu_kernel_impl_nocast<`. The age shows in the number of the lambda around the dtype switch.
-    """
-    if "LoadWithCast<" in name:
-        return True
-    if "LoadWithoutCast" in name or "gpu_kernel_impl_nocast<" in name or "vectorized_elementwise_kernel<" in name:
-        return False
-    if "gpu_kernel_impl<" not in name:
-        return None
-    if _TWO_PER_THREAD.search(name):
-        return False
-    if _OLD_LAMBDA.search(name):
-        return True if _INDEX_LAMBDA_2.search(name) else None
-    return True
-
-
-_LOOP = re.compile(
-    r"\b(?P<loop>(?:unrolled_|vectorized_)?elementwise_kernel|elementwise_kernel_manual_unroll)<"
-    r"(?:(?:\(int\))?(?P<first>\d{1,4}), ?)?(?:(?:\(int\))?(?P<second>\d{1,2}), ?)?"
-)
-_UNROLLED_BY = re.compile(
-    r"\barray<char ?\*, ?(?:\([\w ]+\))?\dU?L?u?l?>, ?(?:\(int\))?(\d{1,2}), ?TrivialOffset", re.IGNORECASE
-)
-_UNROLLED = 4
-"""Elements a thread of `unrolled_elementwise_kernel`, where the name does not say."""
-_VECTORIZED = {8: (8, 8), 4: (4, 8), 2: (4, 8)}
-"""Elements a thread of `vectorized_elementwise_kernel`, least and most, by its first template argument: vectors of 8
-came together with 8 elements a thread (PyTorch 2.7); vectors of 4 and 2 are used with 4 before and 8 since."""
-_ONE_BYTE = re.compile(r"lambda\((?:c10::Float8_\w+|signed char|unsigned char|bool)\)")
-"""Elements of one byte on both sides: up to 16 a thread are said of them, and none has been seen."""
-_CUDA_THREADS = 128
-"""Threads of a block of these two on NVIDIA GPUs. With other numbers (AMD, the oldest PyTorch) we know no rule."""
-
-
-@dataclass(frozen=True)
-class BlockWork:
-    """How many elements a block of an ATen element-wise kernel takes; the last block may take fewer."""
-
-    n_threads: int
-    """Threads of a block for which this holds."""
-    least: int
-    most: int
-    """Not `least` where versions of PyTorch differ and the name does not tell them apart."""
-
-
-def block_work(name: str) -> BlockWork | None:
-    """The work of one block, from the template arguments; null for other kernels and where no rule is known to hold.
-
-    Held against 70 thousand recorded casts and copies, the launching op of which tells the number of elements.
-    """
-    name = name[:MAX_READ]
-    found = _LOOP.search(name)
-    if found is None:
-        return None
-    first, second = (int(found[group]) if found[group] else None for group in ("first", "second"))
-    if found["loop"] == "vectorized_elementwise_kernel":
-        least, most = (0, 0) if _ONE_BYTE.search(name) else _VECTORIZED.get(first or 0, (0, 0))
-        return BlockWork(_CUDA_THREADS, _CUDA_THREADS * least, _CUDA_THREADS * most) if least else None
-    if found["loop"] == "unrolled_elementwise_kernel":
-        named = _UNROLLED_BY.search(name)
-        work = _CUDA_THREADS * (int(named[1]) if named else _UNROLLED)
-        return BlockWork(_CUDA_THREADS, work, work) if work else None
-    return BlockWork(first, first * second, first * second) if first and second else None
-
-
-# --- short names ---------------------------------------------------------------------------------------
+from traceql.names.dtypes import DTYPE_OF
+from traceql.names.limits import MAX_READ, MAX_SHORT
 
 
 def short_name(name: str) -> str:
@@ -381,8 +204,8 @@ class _Scan:
     def _word(self, before: str, piece: str, after: str) -> None:
         if not self._open:
             self._head(before, piece)
-        elif piece in _DTYPE_OF:
-            self.parts.dtypes.append(_DTYPE_OF[piece])
+        elif piece in DTYPE_OF:
+            self.parts.dtypes.append(DTYPE_OF[piece])
         elif _WRAPPED.fullmatch(piece):
             self._wrapped = max(self._wrapped, len(self._open))
         elif after == "::":
@@ -407,7 +230,7 @@ class _Scan:
         if self._lambda:
             del self.parts.dtypes[self._lambda[1] :]
             self._quiet = self._lambda[0]
-        elif self._open and before in _DTYPE_OF:
+        elif self._open and before in DTYPE_OF:
             self.parts.dtypes.pop()
 
     def _number(self, piece: str) -> None:
@@ -450,7 +273,7 @@ def _mangled_word(parts: _Parts, word: str, depth: int) -> None:
         return
     if not depth:
         parts.namespace, parts.function = parts.function, word
-    elif word in _DTYPE_OF:
-        parts.dtypes.append(_DTYPE_OF[word])
+    elif word in DTYPE_OF:
+        parts.dtypes.append(DTYPE_OF[word])
     elif not _BOILERPLATE.fullmatch(word):
         parts.words.append(("", word))

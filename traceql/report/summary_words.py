@@ -1,6 +1,5 @@
 """Sentences about a summary, in plain words: what it covers, what was recorded, what is missing."""
 
-from collections.abc import Iterable
 from typing import Any, cast
 
 import polars as pl
@@ -9,20 +8,10 @@ from traceql import fmt
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import OUTLIER_PEERS, Selection, Summary
 from traceql.ingest.meta import Device
-from traceql.ingest.quirks import Quirk
 from traceql.ingest.ranks import in_words, missing_ranks
+from traceql.report import numbers
 
 OPEN = Selection()
-
-
-def ratio(part: float, whole: float) -> float | None:
-    """A part as a fraction of the whole; None where there is no whole."""
-    return part / whole if whole else None
-
-
-def total(column: pl.Series) -> float:
-    """The sum of a column of numbers, for showing; 0 when it is empty."""
-    return float(column.sum())
 
 
 def complete_steps(summary: Summary) -> pl.DataFrame:
@@ -55,7 +44,7 @@ def subject(summary: Summary) -> str:
     if isinstance(summary, RunSummary):
         return _run_subject(summary)
     if summary.scope != "steps":
-        wall = fmt.duration(ratio(summary.wall_ns, summary.n_windows))
+        wall = fmt.duration(numbers.ratio(summary.wall_ns, summary.n_windows))
         return f"GPU activity {wall} ({no_steps(summary)}: {_one_window(summary)})"
     return stage_subject(summary, summary.stages.row(0, named=True))
 
@@ -237,9 +226,9 @@ def steps_found(summary: Summary) -> str:
 def selected(selection: Selection) -> str:
     """The selection in words; empty for all."""
     first, end = selection.first_step, selection.end_step
-    numbers = f"steps {'' if first is None else first}:{'' if end is None else end}"
+    numbered = f"steps {'' if first is None else first}:{'' if end is None else end}"
     parts = [
-        *([numbers] if (first, end) != (None, None) else []),
+        *([numbered] if (first, end) != (None, None) else []),
         *([f"stage {selection.stage}"] if selection.stage else []),
     ]
     return ", ".join(parts)
@@ -247,13 +236,14 @@ def selected(selection: Selection) -> str:
 
 def without_op(summary: Summary) -> str | None:
     """What part of the kernel time no op accounts for, and why."""
-    bare_ns = total(summary.ops.filter(pl.col("op").is_null())["kernel_ns"])
+    bare_ns = numbers.total(summary.ops.filter(pl.col("op").is_null())["kernel_ns"])
     if not bare_ns:
         return None
     why = "launched by CUDA graphs, or outside of any recorded op"
     if not any(name.endswith(" cpu_op") for name in summary.trace.event_counts):
         why = "the trace holds no CPU ops"
-    return f"{fmt.percent(ratio(bare_ns, total(summary.ops['kernel_ns'])))} of the kernel time has no op: {why}."
+    share = numbers.ratio(bare_ns, numbers.total(summary.ops["kernel_ns"]))
+    return f"{fmt.percent(share)} of the kernel time has no op: {why}."
 
 
 def without_launch(summary: Summary) -> str | None:
@@ -273,11 +263,6 @@ def outside(summary: Summary) -> str | None:
         f"Outside of the windows: {fmt.duration(summary.outside_wall_ns)} of the GPU's span; "
         f"{activities} ({fmt.duration(summary.outside_kernel_ns)}) of no step."
     )
-
-
-def quirk_lines(quirks: Iterable[Quirk]) -> tuple[str, ...]:
-    """One sentence a quirk, with its count."""
-    return tuple(f"{quirk.text} ({fmt.count(quirk.count)} × {quirk.id})" for quirk in quirks)
 
 
 def means(summary: Summary) -> str:

@@ -13,36 +13,35 @@ from traceql import fmt
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.categories import GROUPS
-from traceql.report import words
-from traceql.report.page import Column, Section, TextTable
+from traceql.report import numbers
+from traceql.report import summary_words as words
+from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.quirks import losses, quirk_lines
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class View:
-    """How much of a summary is shown: one table (`by`) or all, the first `top` rows, names short or full."""
+class SummaryView(View):
+    """How much of a summary is shown, and what is said besides."""
 
-    by: str | None = None
     top: int = 15
-    full_names: bool = False
     remarks: tuple[str, ...] = ()
     findings: pl.DataFrame = field(default_factory=pl.DataFrame)
     """Table `findings` of the rules: the costliest."""
 
 
-SectionMaker = Callable[[Summary, View], Section | None]
+SectionMaker = Callable[[Summary, SummaryView], Section | None]
 
 
-def summary_page(summary: Summary, view: View) -> list[Section]:
+def summary_page(summary: Summary, view: SummaryView) -> list[Section]:
     """The sections of a summary: all, or the headline, the losses and the table that `view.by` names."""
     overview = OVERVIEW if summary.n_windows else WITHOUT_GPU_TIME
     makers = overview if view.by is None else (headline, losses, TABLES[view.by])
-    sections = (maker(summary, view) for maker in makers)
-    return [section for section in sections if section is not None]
+    return made(makers, summary, view)
 
 
-def headline(summary: Summary, view: View) -> Section:
+def headline(summary: Summary, view: SummaryView) -> Section:
     """The answer in one sentence: how long a step takes and what it consists of."""
     if not summary.n_windows:
         return Section(lines=words.no_gpu_time(summary))
@@ -66,20 +65,12 @@ def _stage_lines(summary: Summary) -> Iterator[str]:
 
 
 def _shares(groups: Iterable[tuple[str, int]], idle_ns: int, wall_ns: int) -> str:
-    parts = [_unbroken(f"{fmt.visible(group)} {fmt.percent(words.ratio(ns, wall_ns))}") for group, ns in groups if ns]
-    idle = _unbroken(f"idle {fmt.percent(words.ratio(idle_ns, wall_ns))}")
+    parts = [_unbroken(f"{fmt.visible(group)} {fmt.percent(numbers.ratio(ns, wall_ns))}") for group, ns in groups if ns]
+    idle = _unbroken(f"idle {fmt.percent(numbers.ratio(idle_ns, wall_ns))}")
     return "; ".join(filter(None, [", ".join(parts), idle]))
 
 
-def losses(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
-    """What of the file could not be read: the figures miss it."""
-    lost = [quirk for quirk in summary.quirks if quirk.effect == "lost"]
-    if not lost:
-        return None
-    return Section("Incomplete: parts of this trace are lost", lines=words.quirk_lines(lost), is_warning=True)
-
-
-def findings(summary: Summary, view: View) -> Section | None:
+def findings(summary: Summary, view: SummaryView) -> Section | None:
     """What is wrong, by the rules."""
     if not view.findings.height:
         return None
@@ -102,7 +93,7 @@ def findings(summary: Summary, view: View) -> Section | None:
     return Section("Findings", table=TextTable(columns, rows), notes=notes)
 
 
-def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def facts(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """What was recorded, where and how."""
     trace = summary.trace
     rows = (
@@ -128,7 +119,7 @@ def facts(summary: Summary, view: View) -> Section:  # noqa: ARG001
     return Section("Trace", table=TextTable(columns, tuple(row for row in rows if row[1])))
 
 
-def ranks(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def ranks(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """The ranks of a run side by side."""
     if not isinstance(summary, RunSummary):
         return None
@@ -150,7 +141,7 @@ def ranks(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     return Section("Ranks", table=TextTable(columns, rows), notes=words.about_ranks(summary))
 
 
-def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def step_times(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """The spread of each figure over the complete steps."""
     if summary.scope != "steps" or not summary.n_windows:
         return None
@@ -171,11 +162,11 @@ def step_times(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
     return Section(title, table=TextTable(columns, rows), notes=notes)
 
 
-def stages(summary: Summary, view: View) -> Section | None:
+def stages(summary: Summary, view: SummaryView) -> Section | None:
     """Decode, prefill and mixed steps side by side, where there are several of these."""
     if not words.has_stages(summary) and view.by is None:
         return None
-    groups = [group for group in GROUPS if words.total(summary.stages[f"{group}_ns"])]
+    groups = [group for group in GROUPS if numbers.total(summary.stages[f"{group}_ns"])]
     columns = (
         Column("stage"),
         Column("steps", "right", drop=1),
@@ -191,7 +182,7 @@ def stages(summary: Summary, view: View) -> Section | None:
             _range(row["batch_size_min"], row["batch_size_max"]),
             fmt.ms(row["median_wall_ns"]),
             fmt.percent(row["share"]),
-            *(fmt.percent(words.ratio(row[f"{name}_ns"], row["wall_ns"])) for name in (*groups, "idle")),
+            *(fmt.percent(numbers.ratio(row[f"{name}_ns"], row["wall_ns"])) for name in (*groups, "idle")),
         )
         for row in summary.stages.iter_rows(named=True)
     )
@@ -203,7 +194,7 @@ def _range(least: int | None, most: int | None) -> str:
     return fmt.count(least) if least == most else f"{fmt.count(least)}–{fmt.count(most)}"
 
 
-def outliers(summary: Summary, view: View) -> Section | None:
+def outliers(summary: Summary, view: SummaryView) -> Section | None:
     """The steps whose wall is far from the median, by name."""
     if summary.outliers.is_empty():
         return None
@@ -222,17 +213,17 @@ def outliers(summary: Summary, view: View) -> Section | None:
     return Section("Outlier steps", lines=lines, notes=notes)
 
 
-def groups(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def groups(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """Exclusive time by category group; with idle the rows add up to the wall."""
     return _exclusive_section("Groups", summary, summary.groups, Column("group"))
 
 
-def categories(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def categories(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """Exclusive time by category; with idle the rows add up to the wall."""
     return _exclusive_section("Categories", summary, summary.categories, Column("category"), Column("group", drop=2))
 
 
-def kernels(summary: Summary, view: View) -> Section:
+def kernels(summary: Summary, view: SummaryView) -> Section:
     """The kernels with most time, by name."""
     columns = (
         *_kernel_time_columns(summary),
@@ -253,7 +244,7 @@ def kernels(summary: Summary, view: View) -> Section:
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=_sums(summary) if rows else ())
 
 
-def ops(summary: Summary, view: View) -> Section:
+def ops(summary: Summary, view: SummaryView) -> Section:
     """Kernel time by the innermost CPU op that launched it."""
     columns = (
         *_kernel_time_columns(summary),
@@ -268,7 +259,7 @@ def ops(summary: Summary, view: View) -> Section:
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=notes)
 
 
-def steps(summary: Summary, view: View) -> Section:  # noqa: ARG001
+def steps(summary: Summary, view: SummaryView) -> Section:  # noqa: ARG001
     """Every step selected, in order."""
     several = words.is_multi_device(summary)
     columns = (
@@ -298,9 +289,9 @@ def steps(summary: Summary, view: View) -> Section:  # noqa: ARG001
     return Section("Steps", *_table_or_words(columns, rows, f"{words.no_steps(summary).capitalize()}."))
 
 
-def unrecognised(summary: Summary, view: View) -> Section | None:
+def unrecognised(summary: Summary, view: SummaryView) -> Section | None:
     """How much time is in the category `other`, and its largest names: the category rules miss them."""
-    share = words.total(summary.categories.filter(category="other")["share"])
+    share = numbers.total(summary.categories.filter(category="other")["share"])
     names = summary.kernels.filter(pl.col("category") == "other").head(3)
     if not share or names.is_empty():
         return None
@@ -308,17 +299,17 @@ def unrecognised(summary: Summary, view: View) -> Section | None:
     return Section("Not recognised", lines=(f"{fmt.percent(share)} of the wall is in `other`: {top}",))
 
 
-def unattributed(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def unattributed(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """GPU activity that belongs to no step, no launch or no op."""
     lines = tuple(filter(None, [words.without_launch(summary), words.outside(summary), words.without_op(summary)]))
     return Section("Not attributed", lines=lines) if lines else None
 
 
-def oddities(summary: Summary, view: View) -> Section | None:  # noqa: ARG001
+def oddities(summary: Summary, view: SummaryView) -> Section | None:  # noqa: ARG001
     """What was repaired and what is worth knowing about the file."""
     rest = [quirk for quirk in summary.quirks if quirk.effect != "lost"]
     title = "About these files" if isinstance(summary, RunSummary) else "About this file"
-    return Section(title, lines=words.quirk_lines(rest)) if rest else None
+    return Section(title, lines=quirk_lines(rest)) if rest else None
 
 
 _SUMS = "Sums of durations: streams overlap, so shares of the wall may add up to more than busy."
@@ -365,16 +356,16 @@ def _exclusive_section(title: str, summary: Summary, frame: pl.DataFrame, *names
     )
     n_windows, blanks = summary.n_windows, ("",) * (len(names) - 1)
     sums = (
-        fmt.count(words.ratio(words.total(frame["n_kernels"]), n_windows)),
-        fmt.ms(words.ratio(words.total(frame["kernel_ns"]), n_windows)),
+        fmt.count(numbers.ratio(numbers.total(frame["n_kernels"]), n_windows)),
+        fmt.ms(numbers.ratio(numbers.total(frame["kernel_ns"]), n_windows)),
     )
     rows = [
         (
             *(fmt.visible(row[name.title]) for name in names),
             fmt.ms(row["ns_per_step"]),
             fmt.percent(row["share"]),
-            fmt.count(words.ratio(row["n_kernels"], n_windows)),
-            fmt.ms(words.ratio(row["kernel_ns"], n_windows)),
+            fmt.count(numbers.ratio(row["n_kernels"], n_windows)),
+            fmt.ms(numbers.ratio(row["kernel_ns"], n_windows)),
         )
         for row in frame.iter_rows(named=True)
     ]
@@ -386,7 +377,7 @@ def _exclusive_section(title: str, summary: Summary, frame: pl.DataFrame, *names
 
 
 def _of_wall(summary: Summary, part_ns: int) -> tuple[str, str]:
-    return fmt.ms(words.ratio(part_ns, summary.n_windows)), fmt.percent(words.ratio(part_ns, summary.wall_ns))
+    return fmt.ms(numbers.ratio(part_ns, summary.n_windows)), fmt.percent(numbers.ratio(part_ns, summary.wall_ns))
 
 
 def _kernel_time_columns(summary: Summary) -> tuple[Column, ...]:
@@ -395,11 +386,11 @@ def _kernel_time_columns(summary: Summary) -> tuple[Column, ...]:
 
 
 def _kernel_times(summary: Summary, row: Row) -> tuple[str, ...]:
-    per_window = words.ratio(row["n_kernels"], summary.n_windows)
+    per_window = numbers.ratio(row["n_kernels"], summary.n_windows)
     return fmt.percent(row["share"]), fmt.ms(row["ns_per_step"]), fmt.count(per_window)
 
 
-def _kernel_name(row: Row, view: View) -> str:
+def _kernel_name(row: Row, view: SummaryView) -> str:
     return fmt.visible(row["name"] if view.full_names else row["short_name"])
 
 

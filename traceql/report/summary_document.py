@@ -1,16 +1,14 @@
-"""Summaries as data: all as JSON (docs/json.md), or one table as CSV or Parquet. Integers stay exact."""
+"""The JSON document of `traceql summarize`, as docs/json.md describes it. Integers stay exact."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import orjson
 import polars as pl
 
 from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
-from traceql.report.plain import plain_rows
+from traceql.report.plain import json_text, plain_rows, plain_selection
 
 TABLES = {
     "group": "groups", "category": "categories", "kernel": "kernels", "op": "ops", "step": "steps", "stage": "stages",
@@ -24,47 +22,21 @@ _EXCLUSIVE_TIMES = ("exclusive_ns", "kernel_ns", "n_kernels", "ns_per_step", "sh
 def table_of(summary: Summary, by: str, top: int | None = None) -> pl.DataFrame:
     """The table that `by` names, all rows or the first `top`."""
     frame: pl.DataFrame = getattr(summary, TABLES[by])
-    return frame if top is None else frame.head(top)
-
-
-def to_csv(frame: pl.DataFrame) -> bytes:
-    """The table as CSV with a header line; null is an empty field, a list or struct is JSON text."""
-    return without_nesting(frame).write_csv().encode()
-
-
-def without_nesting(frame: pl.DataFrame) -> pl.DataFrame:
-    """The table with JSON text for lists and structs, which CSV cannot hold."""
-    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
-    return frame.with_columns(pl.Series(name, _json_texts(frame[name]), pl.String) for name in nested)
-
-
-def _json_texts(values: pl.Series) -> list[str | None]:
-    return [None if value is None else orjson.dumps(value, default=str).decode() for value in values.to_list()]
-
-
-def to_parquet(frame: pl.DataFrame) -> bytes:
-    """The table as a Parquet file."""
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    return buffer.getvalue()
+    return frame[:top]
 
 
 def to_json(summary: Summary, top: int | None = None, remarks: Sequence[str] = (), **frames: pl.DataFrame) -> bytes:
     """The summary, remarks on it and other tables as one JSON object; `top` shortens `kernels` and `ops` only."""
     more = {name: plain_rows(frame) for name, frame in frames.items()}
     document = summary_document(summary, top) | {"remarks": list(remarks)} | more
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return json_text(document)
 
 
 def summary_document(summary: Summary, top: int | None = None) -> dict[str, Any]:
     """The summary as plain data, in the form that docs/json.md describes. None is unknown."""
     return {
         "trace": msgspec.to_builtins(summary.trace),
-        "selection": {
-            "first_step": summary.selection.first_step,
-            "end_step": summary.selection.end_step,
-            "stage": summary.selection.stage,
-        },
+        "selection": plain_selection(summary.selection),
         "scope": summary.scope,
         "n_windows": summary.n_windows,
         "wall_ns": _if_timed(summary, summary.wall_ns),
