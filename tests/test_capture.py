@@ -155,7 +155,7 @@ def test_the_manifest_says_how_and_how_fast(tmp_path: Path) -> None:
 
 def test_a_release_that_stops_early_is_found_out_and_recorded_once_more(tmp_path: Path) -> None:
     result = capture(tmp_path, "--version", "0.5.99", "--fail", "short")
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.output
     assert "recorded 2 steps instead of 3: once more" in result.stderr
     manifest = read_manifest(tmp_path)
     assert [file.n_steps for file in manifest.profile.files] == [3]
