@@ -7,7 +7,9 @@ from functools import cache
 
 import polars as pl
 
+from traceql.analyses.dialect import for_polars, refuse_files
 from traceql.analyses.needs import why_columns_null, why_empty
+from traceql.analyses.query_faults import explained
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import QueryError, nearest
@@ -20,8 +22,9 @@ SCHEMA_VERSION = 1
 _QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:select|with|from|explain)\b", re.IGNORECASE | re.DOTALL)
 """How a query begins, comments aside; what drops, truncates or creates begins otherwise."""
 _WORD = re.compile(r"\w+")
+_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ArithmeticError, OSError, TypeError, ValueError)
+"""What polars raises over a query: not all of it is an exception of its own."""
 _NO_TABLE = re.compile(r"relation '(.*)' was not found", re.DOTALL)
-_NO_COLUMN = re.compile(r"unable to find column \"(.*?)\"|no column named '(.*?)'", re.DOTALL)
 
 
 @cache
@@ -72,19 +75,21 @@ def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFram
     """
     if not _QUERY.match(sql):
         raise QueryError("this is not a query", "Begin with SELECT or WITH; `traceql tables` lists the tables.")
+    refuse_files(sql)
+    text = for_polars(sql)
     context = pl.SQLContext[pl.LazyFrame]()
     named: dict[str, pl.LazyFrame] = {}
     while True:
         try:
-            return context.execute(sql).collect(), named
+            return context.execute(text).collect(), named
         except pl.exceptions.SQLInterfaceError as fault:
             missing = _NO_TABLE.search(str(fault))
             if missing is None or missing[1] in named:
-                raise _explained(fault, named) from fault
+                raise explained(_as_typed(str(fault), sql), sql, named) from fault
             named[missing[1]] = made(missing[1])
             context.register(missing[1], named[missing[1]])  # pyright: ignore[reportUnknownMemberType] - as pandas, say
-        except pl.exceptions.PolarsError as fault:
-            raise _explained(fault, named) from fault
+        except _FAULTS as fault:
+            raise explained(str(fault), sql, named) from fault
 
 
 def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.DataFrame:
@@ -124,12 +129,11 @@ def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:
     raise QueryError(f"unknown table {name[:80]!r}", nearest(known, tables()))
 
 
-def _explained(fault: Exception, named: dict[str, pl.LazyFrame]) -> QueryError:
-    """Polars' fault without its plan, and the nearest of the columns that are there."""
-    text = str(fault).split("\n\nResolved plan")[0]
-    column = _NO_COLUMN.search(text)
-    if column is None:
-        return QueryError(" ".join(text.split())[:400], "`traceql tables` lists tables and columns.")
-    name = column[1] or column[2]
-    known = {known: None for frame in named.values() for known in frame.collect_schema().names()}
-    return QueryError(f"unknown column {name[:80]!r}", nearest(name, known))
+def _as_typed(fault: str, sql: str) -> str:
+    """What polars says of a query that it cannot parse, with the place in the text as it was typed."""
+    if "sql parser error" in fault:
+        try:
+            pl.SQLContext[pl.LazyFrame]().execute(sql)
+        except pl.exceptions.SQLInterfaceError as typed:
+            return str(typed)
+    return fault
