@@ -754,6 +754,20 @@ def test_a_closed_pipe_is_no_error() -> None:
         assert (child.stderr.read(), child.wait(120)) == (b"", 141)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_closed_in_the_middle_is_no_error(unbuffered: str) -> None:
+    """Unbuffered, Python's write ends early and without a fault; the exit status would be 0."""
+    sql = "SELECT a.name, a.dur_ns FROM kernels a CROSS JOIN (SELECT kernel_id FROM kernels LIMIT 100) b"
+    command = [sys.executable, "-m", "traceql", "query", str(GLM5), sql, "--format", "csv"]
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == b"name,dur_ns\n"
+        child.stdout.close()
+        assert (child.stderr.read(), child.wait(120)) == (b"", 141)
+
+
 def test_an_interrupt_is_a_short_line() -> None:
     command = [sys.executable, "-m", "traceql", "summarize", "--no-cache", "-"]
     pipe = subprocess.PIPE

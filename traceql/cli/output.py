@@ -109,16 +109,23 @@ def write_blocks(blocks: Iterable[bytes], output: Path | None) -> int:
 def _write_all(blocks: Iterable[bytes], file: BinaryIO) -> int:
     n_bytes = 0
     for block in blocks:
-        file.write(block)
+        _write_whole(block, file)
         n_bytes += len(block)
     file.flush()
     return n_bytes
 
 
+def _write_whole(data: bytes, file: BinaryIO) -> None:
+    """Writes all of it: under PYTHONUNBUFFERED, as in many containers, a write to a pipe may end early unsaid."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
 def _write_stdout(data: bytes | str) -> None:
     if isinstance(data, bytes):
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        _write_whole(data, sys.stdout.buffer)
     else:
         sys.stdout.write(encodable(data, sys.stdout.encoding))
     sys.stdout.flush()
