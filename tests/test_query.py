@@ -272,6 +272,25 @@ def test_a_long_answer_is_cut_where_it_is_printed_only():
     assert len(data.splitlines()) == 102
 
 
+def test_rows_wider_than_the_page_are_lists(trace):
+    """A line of 340 cells is read by nobody; whole names are."""
+    printed = run(GRAPH, "SELECT * FROM kernels WHERE category = 'cast' ORDER BY kernel_id LIMIT 2").stdout.splitlines()
+    names = tables()["kernels"].names
+    assert max(map(len, printed)) <= 100
+    assert [line.split()[0] for line in printed if line[0] != " "][: 2 * len(names) + 2] == 2 * ["row", *names]
+    name = query(trace, "SELECT name FROM kernels WHERE category = 'cast' ORDER BY kernel_id").item(0, 0)
+    assert name.replace(" ", "") in "".join(printed).replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("84111056.7e0", "84111056.7"), ("1e5", "100000"), ("-1234567.25", "-1234567.2"), ("95.21271", "95.2127"),
+     ("0.000012", "1.2e-05"), ("1e20", "1e+20"), ("1.0 / 0", "inf")],
+)  # fmt: skip
+def test_digits_before_the_point_are_printed(value, shown):
+    assert run(GRAPH, f"SELECT {value} AS x").stdout.split()[-1] == shown
+
+
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "parquet"])
 def test_lists_empty_answers_and_odd_names(form):
     """What SQL can give beyond plain columns ends in an answer or an error, never in a traceback."""

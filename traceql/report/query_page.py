@@ -19,6 +19,8 @@ SHOWN = 100
 def query_page(answer: Answer, *, whole: str = "--format csv, json or parquet") -> list[Section]:
     """The answer as a table: numbers as they are, names cut where the page is too narrow; notes below.
 
+    Of more columns than a page has room for each row is a list.
+
     Args:
         answer: the answer.
         whole: what holds all rows, to be named where some are left out.
@@ -34,7 +36,7 @@ def query_page(answer: Answer, *, whole: str = "--format csv, json or parquet") 
     lines = () if rows else ("no rows",)
     more = [f"{SHOWN} of {frame.height:,} rows; {whole} holds all"] if frame.height > SHOWN else []
     notes = (*more, *query_notes(answer))
-    return [Section(lines=lines, table=TextTable(columns, rows) if rows else None, notes=notes)]
+    return [Section(lines=lines, table=TextTable(columns, rows, has_records=True) if rows else None, notes=notes)]
 
 
 def query_notes(answer: Answer) -> list[str]:
@@ -45,7 +47,14 @@ def query_notes(answer: Answer) -> list[str]:
 def _text(value: Any) -> str:
     if value is None:
         return fmt.UNKNOWN
-    return f"{value:.6g}" if isinstance(value, float) else fmt.visible(str(value))
+    return _float(value) if isinstance(value, float) else fmt.visible(str(value))
+
+
+def _float(value: float) -> str:
+    """Six digits, and all of those before the point: a mean of nanoseconds is no power of ten."""
+    if 1e5 <= abs(value) < 1e15:
+        return f"{value:.1f}".removesuffix(".0")
+    return f"{value:.6g}"
 
 
 def query_json(answer: Answer) -> bytes:
