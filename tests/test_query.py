@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import zstandard
 from click.testing import CliRunner
-from conftest import FIXTURES
+from conftest import FIXTURES, SHARED
 
 import traceql
 from traceql.analyses.dialect import ELSEWHERE, FUNCTIONS, refuse_files
@@ -19,7 +19,7 @@ from traceql.analyses.query import ask, query, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.cli import main
-from traceql.errors import MissingDataError, QueryError
+from traceql.errors import InputError, MissingDataError, QueryError
 from traceql.tables import INPUT_TABLES
 
 GRAPH = FIXTURES / "sglang" / "before-graph-TP-0.trace.json.zst"
@@ -379,3 +379,27 @@ def test_every_empty_table_has_a_reason(name):
         with suppress(MissingDataError):
             answer = ask(odd, f'SELECT * FROM "{table}"')
             assert answer.frame.height or answer.notes[0].startswith(f"{table} is empty: "), table
+
+
+@pytest.mark.parametrize(
+    "path", [GRAPH, EAGER, *(FIXTURES / "cases").glob("2[1-6]-*.json")], ids=lambda path: path.name
+)
+def test_every_column_of_nulls_has_a_reason(path):
+    check_reasons(path)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("path", sorted((SHARED / "public").glob("*/*.gz")), ids=lambda path: path.parent.name)
+def test_every_column_of_nulls_of_a_real_trace_has_a_reason(path):
+    with suppress(InputError):
+        check_reasons(path)
+
+
+def check_reasons(path):
+    loaded = traceql.load(path)
+    for name in tables():
+        with suppress(MissingDataError):
+            answer = ask(loaded, f'SELECT * FROM "{name}"')
+            told = {word for note in answer.notes for word in re.findall(r"\w+", note.split(" null in ")[0])}
+            null = {column for column in answer.frame.columns if answer.frame[column].is_null().all()}
+            assert answer.frame.is_empty() or null <= told, (name, null - told)
