@@ -372,6 +372,27 @@ def test_notes_say_why_something_is_missing(path, sql, notes):
     assert data.stderr.splitlines() == [f"note: {note}" for note in notes]
 
 
+@pytest.mark.parametrize(
+    ("sql", "notes"),
+    [
+        ("SELECT COUNT(*) FROM kernels WHERE category = 'cast'", []),
+        ("SELECT COUNT(*) FROM kernels WHERE category = 'casts'", ["no category is 'casts'. Did you mean cast?"]),
+        ("SELECT COUNT(*) FROM kernels k WHERE k.category IN ('cast', 'Gemm')",
+         ["no category is 'Gemm'. Did you mean gemm?"]),
+        ("SELECT COUNT(*) FROM kernels WHERE category = 'attention' OR kind='moe'",
+         ["no kind is 'moe'. A row has it as its group."]),
+        ("SELECT step FROM steps WHERE stage = 'extend'", ["no stage is 'extend'. There are: decode."]),
+        ("SELECT COUNT(*) FROM kernels WHERE name = 'xq'", ["no name is 'xq'. LIKE '%xq%' finds parts of texts."]),
+        ("SELECT UPPER(kind) AS kind FROM kernels WHERE kind = 'X'", []),
+        ("SELECT COUNT(*) FROM kernels WHERE category <> 'casts' AND name LIKE 'casts' -- category = 'casts'", []),
+        ("SELECT COUNT(*) FROM kernels WHERE kind || '' = 'x'", []),
+    ],
+)  # fmt: skip
+def test_texts_that_no_row_has_are_named(trace, sql, notes):
+    """A misspelt category is no fault and matches nothing: as if nothing of the kind had run."""
+    assert list(ask(trace, sql).notes) == notes
+
+
 @pytest.mark.parametrize("name", ["28-orphan-gpu-ops", "31-empty-events", "71-no-kernels", "42-two-devices"])
 def test_every_empty_table_has_a_reason(name):
     odd = traceql.load(FIXTURES / "cases" / f"{name}.json")

@@ -1,15 +1,15 @@
 """Questions in SQL, about a trace's tables and every result table."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import polars as pl
 
 from traceql.analyses.dialect import for_polars, refuse_files
-from traceql.analyses.needs import why_columns_null, why_empty
 from traceql.analyses.query_faults import explained
+from traceql.analyses.query_notes import missing, never
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import QueryError, nearest
@@ -21,7 +21,6 @@ SCHEMA_VERSION = 1
 
 _QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:select|with|from|explain)\b", re.IGNORECASE | re.DOTALL)
 """How a query begins, comments aside; what drops, truncates or creates begins otherwise."""
-_WORD = re.compile(r"\w+")
 _FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ArithmeticError, OSError, TypeError, ValueError)
 """What polars raises over a query: not all of it is an exception of its own."""
 _NO_TABLE = re.compile(r"relation '(.*)' was not found", re.DOTALL)
@@ -41,8 +40,8 @@ class Answer:
     frame: pl.DataFrame
     """The columns and rows it asks for."""
     notes: tuple[str, ...]
-    """Of each table it names: why that is empty, or why a column that it names has no value in it. The reasons may
-    hold names from the trace."""
+    """Of each table it names: why that is empty, or why a column that it names has no value in it; and of texts that it
+    compares a column with, that no row has them. They may hold names from the trace."""
 
 
 def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
@@ -60,7 +59,8 @@ def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
         MissingDataError: the trace does not hold what a table is made from.
     """
     frame, named = answered(sql, lambda name: _made(trace, name, selection))
-    return Answer(frame, tuple(_notes(trace, sql, frame, named, selection)))
+    notes = (*missing(trace, sql, frame, named, tables=tables(), selection=selection), *never(sql, named))
+    return Answer(frame, notes)
 
 
 def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFrame, dict[str, pl.LazyFrame]]:
@@ -95,28 +95,6 @@ def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFram
 def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.DataFrame:
     """The answer to a query without notes: arguments and errors as those of `ask`."""
     return ask(trace, sql, selection).frame
-
-
-def _notes(
-    trace: Trace, sql: str, answer: pl.DataFrame, named: dict[str, pl.LazyFrame], selection: Selection | None
-) -> Iterator[str]:
-    """What is to be said of the tables named: each that is empty, each column asked for that is null throughout."""
-    words = {word.lower() for word in _WORD.findall(sql)}
-    for written, frame in named.items():
-        name = written.lower()
-        asked = [
-            column.name
-            for column in tables()[name]
-            if column.nullable and (column.name in words or column.name in answer.columns)
-        ]
-        known = frame.select(pl.len().alias(""), *(pl.col(column).count() for column in asked)).collect()
-        if known[""].item() == 0:
-            yield f"{name} is empty: {why_empty(trace, name, selection)}"
-            continue
-        empty = [column for column in asked if known[column].item() == 0]
-        for reason, columns in why_columns_null(trace, empty).items():
-            are = "is" if len(columns) == 1 else "are"
-            yield f"{name}.{', '.join(columns)} {are} null in every row: {reason}"
 
 
 def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:
