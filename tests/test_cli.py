@@ -754,6 +754,13 @@ def test_a_closed_pipe_is_no_error() -> None:
         assert (child.stderr.read(), child.wait(120)) == (b"", 141)
 
 
+@pytest.mark.parametrize("command", ["summarize", "check", "casts", "shell"])
+def test_a_name_too_long_for_the_system_is_an_error_of_a_line(command: str) -> None:
+    done = CliRunner().invoke(main, [command, "x" * 5000])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"error: File name too long: {'x' * 200}\n"
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_pipe_closed_in_the_middle_is_no_error(unbuffered: str) -> None:
     """Unbuffered, Python's write ends early and without a fault; the exit status would be 0."""

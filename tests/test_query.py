@@ -262,6 +262,11 @@ def test_forms_hold_the_same():
     assert all(row["category"] in printed and str(row["ns"]) in printed for row in as_json["rows"])
 
 
+def test_a_long_query():
+    """Longer than the name of a file may be."""
+    assert run(GRAPH, f"SELECT LENGTH('{'x' * 5000}') AS n").stdout.split() == ["n", "----", "5000"]
+
+
 def test_a_long_answer_is_cut_where_it_is_printed_only():
     printed = run(GRAPH, "SELECT kernel_id FROM kernels ORDER BY kernel_id LIMIT 101").stdout
     assert "100 of 101 rows" in printed
@@ -319,6 +324,20 @@ def test_trace_and_query_are_both_needed(arguments):
     result = run(*arguments)
     assert result.exit_code == 2
     assert "a trace and a query are needed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["SELECT name FROM kernels", GRAPH], "the query comes last"),
+        ([f"SELECT '{'x' * 5000}'", GRAPH], "the query comes last"),
+        ([GRAPH, EAGER], "a query is needed after the traces"),
+    ],
+)
+def test_a_query_that_does_not_come_last(arguments, told):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
 
 
 def test_files_that_cannot_be_read(tmp_path):

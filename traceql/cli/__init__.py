@@ -78,6 +78,10 @@ class LazyGroup(click.Group):
             # What is left in the buffer would raise again when Python closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(BROKEN_PIPE)
+        except OSError as error:  # what no command foresaw: a path too long for the system, a disk that is full
+            name = f": {str(error.filename)[:200]}" if error.filename is not None else ""
+            click.echo(f"error: {error.strerror or error}{name}", err=True)
+            ctx.exit(2)
 
 
 @click.group(

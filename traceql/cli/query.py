@@ -34,6 +34,7 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
         request, sql = replace(request, traces=(*request.traces, Path(sql))), None  # the last argument is a trace too
     if not request.traces:
         raise click.UsageError("a trace and a query are needed: TRACE SQL, or TRACE -f FILE.")
+    _check_order(request.traces, sql)
     request.check_output(file)
 
     from traceql.report import query_page  # noqa: PLC0415 - polars: only when it is used
@@ -48,6 +49,23 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
     if request.is_data:  # has no place for them
         for note in query_page.query_notes(answer):
             click.echo(note, err=True)
+
+
+def _check_order(traces: tuple[Path, ...], sql: str | None) -> None:
+    """Tells a query that is missing or stands first from a file that is."""
+    if sql is not None and _is_there(sql):
+        swapped = any(" " in str(path) and not _is_there(path) for path in traces)
+        raise click.UsageError(
+            "the query comes last: TRACE SQL." if swapped else f"a query is needed after the traces; {sql} is a file."
+        )
+
+
+def _is_there(path: Path | str) -> bool:
+    """Whether it is the name of a file; a query may be too long for one."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _answer(request: Request, text: str) -> "Answer":
