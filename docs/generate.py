@@ -47,6 +47,7 @@ _GRAPH = "sglang/before-graph-TP-0.trace.json.zst"
 _FIXED = "sglang/after-graph-TP-0.trace.json.zst"
 _EAGER = "glm5/tiny-pool-eager-TP-0.json.gz"
 _RANKS = "glm5/tiny-pool-graph-TP-*.json.gz"
+_STEPS_BY_STAGE = '"SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) / 1e6 AS median_ms FROM steps GROUP BY stage"'
 EXAMPLES = {
     "summarize": (f"traceql summarize {_GRAPH} --by category", None),
     "diff": (f"traceql diff {_GRAPH} {_FIXED}", 35),
@@ -58,7 +59,7 @@ EXAMPLES = {
     "critical-path": (f"traceql critical-path {_EAGER}", None),
     "slice": (f"traceql slice {_EAGER} --step 1 -o step1.json.gz\ntraceql summarize step1.json.gz --by category", None),
     "merge": (f"traceql merge '{_RANKS}' -o all.json.gz", None),
-    "query": (f'traceql query {_GRAPH} "SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) FROM steps GROUP BY stage"', None),
+    "query": (f"traceql query {_GRAPH} \\\n    {_STEPS_BY_STAGE}", None),
     "shell": (f'echo "SELECT COUNT(*) AS n FROM kernels; SELECT * FROM memory;" | traceql shell {_GRAPH}', None),
     "ingest": ("traceql ingest capture glm5 --to fleet\ntraceql tables fleet", None),
     "trend": ("traceql ingest capture --to fleet\ntraceql trend fleet", None),
@@ -165,7 +166,7 @@ def _example(name: str) -> Iterator[str]:
         return
     commands, n_lines = EXAMPLES[name]
     mark = f"<!-- run head={n_lines} -->" if n_lines else "<!-- run -->"
-    body = "".join(f"$ {line}\n" for line in commands.splitlines())
+    body = "".join(f"{'' if line.startswith(' ') else '$ '}{line}\n" for line in commands.splitlines())
     yield "## Example"
     yield f"{mark}\n\n```console\n{body}```"
 
@@ -212,7 +213,10 @@ def tables_page() -> str:
     results = [table for table in _result_tables() if table not in inputs]
     parts = ["## A trace's tables", *map(_table, inputs), "## Results", *map(_table, results)]
     parts += ["## Of a store alone", _STORE, *map(_table, (TRACES, FAILURES, FINDINGS))]
-    intro = "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown."
+    intro = (
+        "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown. "
+        "`traceql tables --find TEXT` lists the columns that have to do with something."
+    )
     return "\n\n".join((_WARNING, "# Tables", intro, *parts)) + "\n"
 
 
@@ -225,13 +229,13 @@ def _result_tables() -> list[Table]:
 
 
 def _table(table: Table) -> str:
-    head = (f"### {table.name}", "", table.doc, "", "| column | type | may be null | meaning |")
-    return "\n".join((*head, "| --- | --- | --- | --- |", *map(_row, table)))
+    head = (f"### {table.name}", "", table.doc, "", "| column | type | unit | may be null | meaning |")
+    return "\n".join((*head, "| --- | --- | --- | --- | --- |", *map(_row, table)))
 
 
 def _row(column: Column) -> str:
     doc = column.doc.replace("|", "\\|")
-    return f"| `{column.name}` | {column.dtype} | {'yes' if column.nullable else ''} | {doc} |"
+    return f"| `{column.name}` | {column.dtype} | {column.unit or ''} | {'yes' if column.nullable else ''} | {doc} |"
 
 
 def categories_page() -> str:

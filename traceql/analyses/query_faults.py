@@ -78,6 +78,10 @@ def _not_grouped(name: str, sql: str, named: Named) -> tuple[str, str]:  # noqa:
     return "", f"Add {name[:80]} to GROUP BY, or take one value of it: MIN({name[:80]})."
 
 
+def _frame(text: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
+    return "", "Frames that there are: ROWS BETWEEN 4 PRECEDING AND CURRENT ROW; LAG(x, 4) is one row before."
+
+
 def _unsupported(name: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
     return "", "A query only reads: one SELECT, with WITH before it if need be."
 
@@ -92,6 +96,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], Callable[[str, str, Named], tuple[str, str]
     (re.compile(r"(sql parser error)"), _unparsed),
     (re.compile(r"(cannot compare string)"), _compared),
     (re.compile(r"'(.*?)' should participate in the GROUP BY"), _not_grouped),
+    (re.compile(r"(window frame)"), _frame),
     (re.compile(r"(one \(and only one\) statement|operation is currently unsupported|clause is not supported)"),
      _unsupported),
 )  # fmt: skip

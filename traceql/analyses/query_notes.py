@@ -60,7 +60,7 @@ def never(sql: str, named: Named) -> Iterator[str]:
         found = [values for frame in named.values() if (values := _values(frame, column)) is not None]
         known = sorted({value for values in found for value in values})
         if known and text not in known and column not in own:
-            yield f"no {column} is {text[:80]!r}. {_advice(text, known, named)}"
+            yield f"no row has {text[:80]!r} as its {column}. {_advice(text, known, named)}"
 
 
 def _advice(text: str, known: Sequence[str], named: Named) -> str:
@@ -68,7 +68,7 @@ def _advice(text: str, known: Sequence[str], named: Named) -> str:
     if same is not None:
         return f"Did you mean {same}?"
     if others := sorted({column for frame in named.values() for column in _with_text(frame, text)}):
-        return f"A row has it as its {' and '.join(others)}."
+        return f"Rows have it as their {' and '.join(others)}."
     hint = nearest(text, known)
     if hint.startswith("Did") or len(known) <= _MOST_VALUES:
         return hint.replace("Known:", "There are:")

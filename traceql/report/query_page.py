@@ -1,15 +1,15 @@
 """Answers to queries and descriptions of tables, as text and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-import polars as pl
 
 from traceql import fmt
-from traceql.analyses.query import Answer
+from traceql.analyses.query import SCHEMA_VERSION, Answer
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.plain import plain_rows
+from traceql.tables import Column as TableColumn
 from traceql.tables import Table
 
 SHOWN = 100
@@ -85,11 +85,44 @@ def store_page(tables: dict[str, Table], n_rows: dict[str, int], said: str, shar
 
 def table_page(table: Table, shared: Sequence[str] = ()) -> list[Section]:
     """A table's columns: type, whether it may be null, meaning; and those that a store puts in front."""
-    columns = (Column("column"), Column("type", drop=2), Column("null", drop=1), Column("meaning", fit="wrap"))
+    columns = (
+        Column("column"), Column("type", drop=2), Column("unit"), Column("null", drop=1), Column("meaning", fit="wrap"),
+    )  # fmt: skip
     rows = tuple(
-        (column.name, str(pl.Schema({"": column.dtype})[""]), "may be" if column.nullable else "", column.doc)
+        (column.name, column.type_name, column.unit or "", "may be" if column.nullable else "", column.doc)
         for column in table
         if column.name not in shared
     )
     notes = (f"In front of these: {', '.join(map(fmt.visible, shared))}.",) if shared else ()
     return [Section(table.name, (table.doc,), TextTable(columns, rows), notes)]
+
+
+Found = Sequence[tuple[Table, TableColumn]]
+"""Columns with their tables."""
+
+
+def found_columns(tables: Mapping[str, Table], text: str) -> Found:
+    """The columns whose name or meaning has the text in it, in whatever case."""
+    return [
+        (table, column)
+        for table in tables.values()
+        for column in table
+        if text.lower() in column.name.lower() or text.lower() in column.doc.lower()
+    ]
+
+
+def found_page(found: Found) -> list[Section]:
+    """These columns, each with its table."""
+    columns = (Column("table"), Column("column"), Column("unit", drop=1), Column("meaning", fit="wrap"))
+    rows = tuple((table.name, column.name, column.unit or "", column.doc) for table, column in found)
+    return [Section(table=TextTable(columns, rows))]
+
+
+def columns_json(tables: Mapping[str, Table], found: Found) -> bytes:
+    """`schema_version` and `tables`: of each the name, meaning and columns, as `schema.json` of an export has them."""
+    documents = [
+        {"name": table.name, "doc": table.doc, "columns": [column.document for of, column in found if of is table]}
+        for table in tables.values()
+    ]
+    document = {"schema_version": SCHEMA_VERSION, "tables": [each for each in documents if each["columns"]]}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -6,7 +6,7 @@ metadata (DuckDB: `parquet_kv_metadata`). polars writes no metadata into Arrow f
 these schema.json is the only one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import MissingDataError, OutputError, nearest
 from traceql.report.export import without_nesting
-from traceql.tables import Table
 from traceql.trace import Trace
 
 SCHEMA_FILE = "schema.json"
@@ -180,18 +179,9 @@ def _table_document(trace: Trace, name: str, frame: pl.DataFrame, reason: str | 
         "why_empty": reason,
         "columns": [
             column | {"is_all_null": column["name"] in empty, "why_null": reasons.get(column["name"])}
-            for column in columns_of(table)
+            for column in (each.document for each in table)
         ],
     }
-
-
-def columns_of(table: Table) -> Iterator[dict[str, Any]]:
-    """Each column as plain data: name, dtype (polars' name), unit, whether it may be null, meaning."""
-    for column in table:
-        dtype = str(pl.Schema({"": column.dtype})[""])
-        yield {
-            "name": column.name, "dtype": dtype, "unit": column.unit, "nullable": column.nullable, "doc": column.doc,
-        }  # fmt: skip
 
 
 def _with_encoding(document: dict[str, Any], frame: pl.DataFrame) -> dict[str, Any]:
