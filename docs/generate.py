@@ -17,6 +17,7 @@ from console_blocks import carried_over, refreshed
 
 import traceql.analyses
 import traceql.tables
+from traceql.analyses.query import tables
 from traceql.categories import Category, load_categories
 from traceql.categories import Row as Pattern
 from traceql.cli import COMMANDS, main
@@ -35,6 +36,9 @@ _STORE = (
     "A store (`traceql ingest`, [scale.md](scale.md)) has these and, of each trace, "
     f"{', '.join(f'`{name}`' for name in KEPT)}; other tables when they were asked for. All begin with `run`, `rank`, "
     "`date`, `host`, `commit`, `model` and the labels of the store; `failures` does not."
+)
+_IN_PYTHON = (
+    "No query knows these: functions in `traceql.analyses` take and give them, and of two recordings `traceql.diff`."
 )
 _NEEDS = "Without these the rule abstains and says so"
 
@@ -204,14 +208,22 @@ def _cell(text: str) -> str:
 def _prose(text: str) -> str:
     """Help as Markdown: paragraphs as they are, nothing taken for HTML or a list."""
     paragraphs = (" ".join(part.replace("\b", "").split()) for part in text.strip().split("\n\n"))
-    return "\n\n".join(re.sub(r"([<*_\[])", r"\\\1", part) if "`" not in part else part for part in paragraphs)
+    return "\n\n".join(_literal(part) if "`" not in part else part for part in paragraphs)
+
+
+def _literal(text: str) -> str:
+    """Text of which nothing is Markdown. No backslash stands for `<` everywhere: some show it."""
+    return re.sub(r"([*_\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def tables_page() -> str:
     """Every table: first those of a trace, then the results of analyses."""
+    asked = tables()
     inputs = list(traceql.tables.INPUT_TABLES)
-    results = [table for table in _result_tables() if table not in inputs]
+    found = [table for table in _result_tables() if table not in inputs]
+    results = [table for table in found if asked.get(table.name) is table]
     parts = ["## A trace's tables", *map(_table, inputs), "## Results", *map(_table, results)]
+    parts += ["## In Python alone", _IN_PYTHON, *(_table(table) for table in found if table not in results)]
     parts += ["## Of a store alone", _STORE, *map(_table, (TRACES, FAILURES, FINDINGS))]
     intro = (
         "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown. "

@@ -23,10 +23,11 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
     """The answer to a question in SQL, about a trace's tables and every result, or about a store.
 
     TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
-    Several, a folder or a pattern are the ranks of a run. SQL is one SELECT, as polars has it.
+    Several, a folder or a pattern are the ranks of a run. SQL is one SELECT, as polars has it; it
+    reads nothing but the traces.
     `traceql tables` lists the tables and their columns. --steps and --stage hold for results that go by steps;
     a trace's own tables (kernels, launches, ops, ...) are always whole, and join with kernel_steps.
-    Notes say why a table that the query names is empty, or a column of it null throughout.
+    Notes say why a table that the query names is empty or a column of it null throughout, and which text no row has.
     A store that traceql ingest made (a folder or URL) is asked about all its traces at once: `traceql tables STORE`
     lists what it keeps. Each table then begins with run, rank, date, host, commit, model and the labels.
     """
