@@ -106,6 +106,8 @@ def test_own_table_of_a_query_goes_before(trace):
         ("SELECT 1.0/wall_ns FROM steps WHERE step = 5", lambda wall: 1 / wall),
         ("SELECT .5 / wall_ns FROM steps WHERE step = 5", lambda wall: 0.5 / wall),
         ("SELECT wall_ns / 1000000. FROM steps WHERE step = 5", lambda wall: wall / 1e6),
+        ("SELECT wall_ns / 1000000000000 FROM steps WHERE step = 5", lambda wall: wall / 1e12),
+        ("SELECT wall_ns // 1000000 FROM steps WHERE step = 5", lambda wall: wall // 10**6),
         ("SELECT SUM(wall_ns > 0) - 2 FROM steps WHERE step = 5", lambda _: -1),
         ("SELECT SUM(CASE WHEN wall_ns > 0 THEN 2000000000 END) FROM steps WHERE step IN (5, 6)", lambda _: 4 * 10**9),
         ("SELECT sum /* all */ (rank + 2000000000) FROM steps WHERE step IN (5, 6)", lambda _: 4 * 10**9),
