@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from conftest import FIXTURES, SHARED
 
 import traceql
-from traceql.analyses.dialect import ELSEWHERE, FUNCTIONS, refuse_files
+from traceql.analyses.dialect import ELSEWHERE, FUNCTIONS, TABLES_ELSEWHERE, refuse_files
 from traceql.analyses.query import ask, query, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
@@ -147,6 +147,13 @@ def test_names_that_other_databases_have_are_not(trace, name):
         query(trace, f"SELECT {name}(dur_ns, dur_ns) FROM kernels")
 
 
+@pytest.mark.parametrize("hint", sorted(set(TABLES_ELSEWHERE.values())))
+def test_tables_that_hints_name_are_there(hint):
+    assert not TABLES_ELSEWHERE.keys() & tables().keys()
+    named = re.search(r"It is called (\w+)\.|It is in (\w+):|^(\w+) has|column of (\w+)\.", hint)
+    assert named is None or next(filter(None, named.groups())) in tables()
+
+
 # --- nothing but the traces
 
 
@@ -216,6 +223,9 @@ def test_the_cookbook(trace, sql):
         ("SELECT 1 WHERE x", "unknown column 'x'", "names no table"),
         ("SELECT x.name FROM kernels k", "unknown table or alias 'x'", "The query's tables: kernels."),
         ("SELECT k.name FROM kernels", "unknown table or alias 'k'", "FROM kernels k"),
+        ("SELECT * FROM slice", "unknown table 'slice'", "kernels has what the GPU ran"),
+        ("SELECT * FROM CUDA_Runtime", "unknown table 'CUDA_Runtime'", "It is called launches."),
+        ("SELECT * FROM information_schema.tables", "unknown table", "`traceql tables` lists them"),
         ("SELECT nosuch(dur_ns) FROM kernels", "unknown function 'nosuch'", "Known: COUNT, "),
         ("SELECT medan(dur_ns) FROM kernels", "unknown function 'medan'", "Did you mean MEDIAN?"),
         ("SELECT percentile_cont(dur_ns, 0.9) FROM kernels", "unknown function", "Write QUANTILE_CONT(x, 0.9)."),

@@ -1,10 +1,10 @@
 """SQL as it is meant: what polars would read from files, count in too few bits or not know by that name."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from traceql.analyses.sql_tokens import Token, tokens
-from traceql.errors import QueryError
+from traceql.errors import QueryError, nearest
 
 FUNCTIONS = (
     "COUNT", "SUM", "AVG", "MIN", "MAX", "MEDIAN", "QUANTILE_CONT", "QUANTILE_DISC", "STDDEV", "VARIANCE", "CORR",
@@ -43,12 +43,41 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """What other databases call it, in lower case, and what does it here."""
 
+TABLES_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("slice", "slices", "events", "traceevents"),
+        "kernels has what the GPU ran; ops, launches, python_calls and spans what the host did.",
+    ),
+    **dict.fromkeys(("cpu_op", "cpu_ops"), "It is called ops."),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "cuda_api", "hip_runtime", "runtime"), "It is called launches."),
+    **dict.fromkeys(
+        ("gpu_memcpy", "gpu_memset", "memcpy", "memset", "gpu"), "It is in kernels: WHERE kind = 'memcpy'."
+    ),
+    **dict.fromkeys(("user_annotation", "gpu_user_annotation", "annotation", "annotations"), "It is called spans."),
+    **dict.fromkeys(("python_function", "modules", "nn_modules", "stacks"), "It is called python_calls."),
+    **dict.fromkeys(("cuda_sync", "stream_sync"), "It is called syncs."),
+    **dict.fromkeys(("nccl", "comm", "communication"), "It is called collectives."),
+    **dict.fromkeys(("rank", "ranks"), "Every table has a column rank; rank_waits has a row a rank."),
+    **dict.fromkeys(("streams", "stream"), "It is a column of kernels."),
+    "findings": "They are of `traceql check --format json`, and of a store.",
+    **dict.fromkeys(
+        ("information_schema.tables", "information_schema.columns", "sqlite_master", "sqlite_schema", "pg_tables"),
+        "`traceql tables` lists them, with --format json for programs.",
+    ),
+}
+"""What traces and other databases call a table, in lower case, and what to say of it here."""
+
 _FILE_FUNCTION = re.compile(
     r"\b(?:read|scan)_(?:csv|parquet|ipc|json|ndjson|avro|delta|iceberg|lines|arrow|database|excel|ods)\b",
     re.IGNORECASE,
 )
 """What reads files in polars' SQL or may one day. It is looked for in the plain text: what stands in quotes there is a
 function as well, and where a text or comment ends is for polars to say."""
+
+
+def table_advice(name: str, known: Collection[str]) -> str:
+    """What to do about a table that is not there."""
+    return TABLES_ELSEWHERE.get(name.lower()) or nearest(name.lower(), known)
 
 
 def refuse_files(sql: str) -> None:

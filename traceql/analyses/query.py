@@ -7,12 +7,12 @@ from functools import cache
 
 import polars as pl
 
-from traceql.analyses.dialect import for_polars, refuse_files
+from traceql.analyses.dialect import for_polars, refuse_files, table_advice
 from traceql.analyses.query_faults import explained
 from traceql.analyses.query_notes import missing, never
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
-from traceql.errors import QueryError, nearest
+from traceql.errors import QueryError
 from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
 
@@ -104,7 +104,7 @@ def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:
         return RESULTS[known].make(trace, selection).lazy()
     if known in tables():
         return getattr(trace, known)
-    raise QueryError(f"unknown table {name[:80]!r}", nearest(known, tables()))
+    raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, tables()))
 
 
 def _as_typed(fault: str, sql: str) -> str:

@@ -6,7 +6,7 @@ import click
 
 from traceql import fmt
 from traceql.cli.output import write_output, write_page
-from traceql.errors import QueryError, nearest
+from traceql.errors import QueryError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,10 +45,11 @@ def command(store: str | None, name: str | None, *, text: str | None, form: str)
 
 def _is_written(known: "Mapping[str, Table]", name: str | None, text: str | None, form: str) -> bool:
     """Writes what --find or --format json ask for, of one table or all; False where neither was given."""
+    from traceql.analyses.dialect import table_advice  # noqa: PLC0415 - with what it stands beside, not at once
     from traceql.report import query_page  # noqa: PLC0415
 
     if name is not None and name not in known:
-        raise QueryError(f"unknown table {name[:80]!r}", nearest(name, known))
+        raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, known))
     of = known if name is None else {name: known[name]}
     found = query_page.found_columns(of, text or "")
     if text is not None and not found:

@@ -17,11 +17,12 @@ import orjson
 import polars as pl
 
 from traceql import __version__
+from traceql.analyses.dialect import table_advice
 from traceql.analyses.needs import why_columns_null, why_empty
 from traceql.analyses.query import SCHEMA_VERSION, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
-from traceql.errors import MissingDataError, OutputError, nearest
+from traceql.errors import MissingDataError, OutputError
 from traceql.report.export import without_nesting
 from traceql.trace import Trace
 
@@ -57,7 +58,7 @@ def chosen_tables(names: Sequence[str]) -> list[str]:
     known = tables()
     for name in names:
         if name not in known:
-            raise OutputError(f"unknown table {name[:80]!r}", nearest(name, known))
+            raise OutputError(f"unknown table {name[:80]!r}", table_advice(name, known))
     return list(dict.fromkeys(names)) or list(known)
 
 
