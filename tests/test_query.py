@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from conftest import FIXTURES, SHARED
 
 import traceql
+from traceql.analyses import summarize
 from traceql.analyses.dialect import ELSEWHERE, FUNCTIONS, TABLES_ELSEWHERE, refuse_files
 from traceql.analyses.query import ask, query, tables
 from traceql.analyses.results import RESULTS
@@ -24,8 +25,13 @@ from traceql.tables import INPUT_TABLES
 
 GRAPH = FIXTURES / "sglang" / "before-graph-TP-0.trace.json.zst"
 EAGER = FIXTURES / "glm5" / "tiny-pool-stack-TP-0.json.gz"
-COOKBOOK = Path(__file__).parents[1] / "docs" / "cookbook.md"
-QUERIES = re.findall(r"^```sql\n(.*?)^```$", COOKBOOK.read_text(), re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parents[1] / "docs"
+COOKBOOK = DOCS / "cookbook.md"
+QUERIES = [
+    sql
+    for page in (COOKBOOK, DOCS / "faq.md")
+    for sql in re.findall(r"^```sql\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+]
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +210,13 @@ def test_the_cookbook(trace, sql):
     """Each runs under CUDA graphs and on an eager trace, and one answers with rows unless no kernel is unknown."""
     answers = [query(trace, sql), query(traceql.load(EAGER), sql)]
     assert any(answer.height for answer in answers) or "category = 'other'" in sql
+
+
+def test_the_query_for_what_summarize_tells(trace):
+    (sql,) = [sql for sql in QUERIES if "ms_per_step" in sql]
+    told = summarize(trace).categories.filter(pl.col("exclusive_ns") > 0)
+    asked = query(trace, sql).filter(pl.col("ms_per_step") > 0)
+    assert dict(asked.rows()) == pytest.approx({row["category"]: row["ns_per_step"] / 1e6 for row in told.to_dicts()})
 
 
 # --- faults

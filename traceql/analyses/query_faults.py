@@ -24,11 +24,14 @@ def explained(fault: str, sql: str, named: Named) -> QueryError:
         named: the tables it names.
     """
     text = " ".join(re.split(r"\n\s*(?:Resolved plan|Did you mean|This error occurred)", fault)[0].split())
-    for pattern, told in _KNOWN:
+    for pattern, told in _TOLD:
         found = pattern.search(text)
         if found:
-            message, hint = told(next(group for group in (*found.groups(), "") if group is not None), sql, named)
-            return QueryError(message or text[:_LONGEST], hint)
+            return QueryError(*told(next(group for group in (*found.groups(), "") if group is not None), sql, named))
+    for pattern, hint in _HINTS:
+        found = pattern.search(text)
+        if found:
+            return QueryError(text[:_LONGEST], hint.format(*(group[:80] for group in found.groups())))
     return QueryError(text[:_LONGEST], _TABLES)
 
 
@@ -62,45 +65,42 @@ def _same_name(name: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: A
     return f"two columns of the answer are called {name[:80]!r}", "Give one of them another name: SUM(x) AS total."
 
 
-def _ambiguous(name: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
-    return "", f"More than one table has {name[:80]}: put the table or its alias before it, as in k.{name[:80]}."
-
-
-def _unparsed(position: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
-    return "", 'A column whose name is a word of SQL stands in double quotes, as "limit" does; a text in single ones.'
-
-
-def _compared(kind: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
-    return "", "A number is compared with a number, without quotes; `traceql tables NAME` says what a column is."
-
-
-def _not_grouped(name: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
-    return "", f"Add {name[:80]} to GROUP BY, or take one value of it: MIN({name[:80]})."
-
-
-def _frame(text: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
-    return "", "Frames that there are: ROWS BETWEEN 4 PRECEDING AND CURRENT ROW; LAG(x, 4) is one row before."
-
-
-def _unsupported(name: str, sql: str, named: Named) -> tuple[str, str]:  # noqa: ARG001
-    return "", "A query only reads: one SELECT, with WITH before it if need be."
-
-
-_KNOWN: tuple[tuple[re.Pattern[str], Callable[[str, str, Named], tuple[str, str]]], ...] = (
+_TOLD: tuple[tuple[re.Pattern[str], Callable[[str, str, Named], tuple[str, str]]], ...] = (
     (re.compile(r"unable to find column \"(.*?)\"|no column named '(.*?)'", re.DOTALL), _unknown_column),
     (re.compile(r"no table or struct column named '(.*?)'"), _unknown_alias),
     (re.compile(r"unsupported function '(.*?)'"), _unknown_function),
     (re.compile(r"'(.*?)' is not a supported table function"), _unknown_function),
     (re.compile(r"duplicate output name '(.*?)'"), _same_name),
-    (re.compile(r"ambiguous reference to column \"(.*?)\""), _ambiguous),
-    (re.compile(r"(sql parser error)"), _unparsed),
-    (re.compile(r"(cannot compare string)"), _compared),
-    (re.compile(r"'(.*?)' should participate in the GROUP BY"), _not_grouped),
-    (re.compile(r"(window frame)"), _frame),
-    (re.compile(r"(one \(and only one\) statement|operation is currently unsupported|clause is not supported)"),
-     _unsupported),
-)  # fmt: skip
-"""What polars' text shows, and what to say of the name in it: message (empty for polars' own) and hint."""
+)
+"""What polars' text shows, and what makes message and hint of the name in it."""
+
+_HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"ambiguous reference to column \"(.*?)\""),
+        "More than one table has {0}: put the table or its alias before it, as in k.{0}.",
+    ),
+    (
+        re.compile(r"sql parser error"),
+        'A column whose name is a word of SQL stands in double quotes, as "limit" does; a text in single ones.',
+    ),
+    (
+        re.compile(r"cannot compare string"),
+        "A number is compared with a number, without quotes; `traceql tables NAME` says what a column is.",
+    ),
+    (
+        re.compile(r"'(.*?)' should participate in the GROUP BY"),
+        "Add {0} to GROUP BY, or take one value of it: MIN({0}).",
+    ),
+    (
+        re.compile(r"window frame"),
+        "Frames that there are: ROWS BETWEEN 4 PRECEDING AND CURRENT ROW; LAG(x, 4) is one row before.",
+    ),
+    (
+        re.compile(r"one \(and only one\) statement|operation is currently unsupported|clause is not supported"),
+        "A query only reads: one SELECT, with WITH before it if need be.",
+    ),
+)
+"""What polars' text shows where it says enough itself, and what to do; {0} is the name in it."""
 
 
 def _near(name: str, known: Collection[str]) -> str | None:
