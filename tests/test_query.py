@@ -75,6 +75,22 @@ def test_steps_are_those_selected(trace):
     assert answer["step"].to_list() == [5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    ("sql", "is_told"),
+    [
+        ("SELECT COUNT(*) FROM kernels", True),
+        ("SELECT COUNT(*) FROM Kernels JOIN launches USING (launch_id)", True),
+        ("SELECT COUNT(*) FROM kernels JOIN kernel_steps USING (kernel_id)", False),
+        ("SELECT COUNT(*) FROM steps", False),
+        ("SELECT COUNT(*) FROM categories", False),
+    ],
+)
+def test_tables_that_are_whole_say_so_where_steps_are_selected(trace, sql, is_told):
+    told = ask(trace, sql, Selection(5, 8)).notes
+    assert [("all steps" in note, "kernel_steps" in note) for note in told] == [(True, True)] * is_told
+    assert not any("all steps" in note for note in ask(trace, sql).notes)
+
+
 def test_parts_add_up_to_the_whole(trace):
     sql = """
         WITH parts AS (SELECT step, SUM(exclusive_ns) AS parts_ns FROM step_categories GROUP BY step)

@@ -9,7 +9,7 @@ import polars as pl
 
 from traceql.analyses.dialect import for_polars, refuse_files, table_advice
 from traceql.analyses.query_faults import explained
-from traceql.analyses.query_notes import missing, never
+from traceql.analyses.query_notes import missing, never, whole
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
 from traceql.errors import QueryError
@@ -40,8 +40,8 @@ class Answer:
     frame: pl.DataFrame
     """The columns and rows it asks for."""
     notes: tuple[str, ...]
-    """Of each table it names: why that is empty, or why a column that it names has no value in it; and of texts that it
-    compares a column with, that no row has them. They may hold names from the trace."""
+    """Why a table that it names is empty, or a column that it names has no value; which texts that it compares a column
+    with no row has; and which tables are whole though steps were selected. They may hold names from the trace."""
 
 
 def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
@@ -59,8 +59,8 @@ def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
         MissingDataError: the trace does not hold what a table is made from.
     """
     frame, named = answered(sql, lambda name: _made(trace, name, selection))
-    notes = (*missing(trace, sql, frame, named, tables=tables(), selection=selection), *never(sql, named))
-    return Answer(frame, notes)
+    lacks = missing(trace, sql, frame, named, tables=tables(), selection=selection)
+    return Answer(frame, (*lacks, *never(sql, named), *whole(named, selection)))
 
 
 def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFrame, dict[str, pl.LazyFrame]]:

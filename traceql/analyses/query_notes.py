@@ -10,12 +10,14 @@ from traceql.analyses.needs import why_columns_null, why_empty
 from traceql.analyses.sql_tokens import Token, tokens
 from traceql.analyses.summary import Selection
 from traceql.errors import nearest
-from traceql.tables import Table
+from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
 
 Named = Mapping[str, pl.LazyFrame]
 """The tables that a query names, as it writes their names."""
 
+_WHOLE = (*(table.name for table in INPUT_TABLES), "kernel_layers", "queue_depth")
+"""Tables that are never of some steps alone."""
 _WORD = re.compile(r"\w+")
 _MOST_VALUES = 30
 """Of a column with more different texts they are not listed."""
@@ -47,6 +49,19 @@ def missing(
         for reason, columns in why_columns_null(trace, empty).items():
             are = "is" if len(columns) == 1 else "are"
             yield f"{name}.{', '.join(columns)} {are} null in every row: {reason}"
+
+
+def whole(named: Named, selection: Selection | None) -> Iterator[str]:
+    """The tables named that hold all steps though some were selected, where no other one brings in the steps."""
+    if selection in (None, Selection()) or any("step" in frame.collect_schema() for frame in named.values()):
+        return
+    of_trace = [name for name in map(str.lower, named) if name in _WHOLE]
+    if of_trace:
+        hold = "holds" if len(of_trace) == 1 else "hold"
+        yield (
+            f"{' and '.join(of_trace)} {hold} all steps: --steps and --stage are of results that go by steps. "
+            "JOIN kernel_steps USING (kernel_id) brings in those selected."
+        )
 
 
 def never(sql: str, named: Named) -> Iterator[str]:
