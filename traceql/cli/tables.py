@@ -46,18 +46,18 @@ def command(store: str | None, name: str | None, *, text: str | None, form: str)
 def _is_written(known: "Mapping[str, Table]", name: str | None, text: str | None, form: str) -> bool:
     """Writes what --find or --format json ask for, of one table or all; False where neither was given."""
     from traceql.analyses.dialect import table_advice  # noqa: PLC0415 - with what it stands beside, not at once
-    from traceql.report import query_page  # noqa: PLC0415
+    from traceql.report import columns  # noqa: PLC0415
 
     if name is not None and name not in known:
         raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, known))
     of = known if name is None else {name: known[name]}
-    found = query_page.found_columns(of, text or "")
+    found = columns.found_columns(of, text or "")
     if text is not None and not found:
         raise QueryError(f"no column has {text[:80]!r} in its name or meaning", "Try a part of the word.")
     if form == "json":
-        write_output(query_page.columns_json(of, found), None)
+        write_output(columns.columns_json(of, found), None)
     elif text is not None:
-        write_page(query_page.found_page(found))
+        write_page(columns.found_page(found))
     return form == "json" or text is not None
 
 
