@@ -21,8 +21,8 @@ SCHEMA_VERSION = 1
 
 _QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:select|with|from|explain)\b", re.IGNORECASE | re.DOTALL)
 """How a query begins, comments aside; what drops, truncates or creates begins otherwise."""
-_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ArithmeticError, OSError, TypeError, ValueError)
-"""What polars raises over a query: not all of it is an exception of its own."""
+_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ArithmeticError, TypeError, ValueError)
+"""What polars raises over a query, not all of it of its own; a file that it cannot read is no fault of the query."""
 _NO_TABLE = re.compile(r"relation '(.*)' was not found", re.DOTALL)
 
 
