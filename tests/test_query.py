@@ -381,6 +381,20 @@ def test_a_query_that_does_not_come_last(arguments, told):
     assert told in result.stderr
 
 
+def test_names_in_an_error_do_not_reach_the_terminal_as_they_are(tmp_path):
+    """polars quotes what it cannot convert, and a kernel may be named as it likes."""
+    name = "a\x1b]0;title\x07\x1b[31m\nhint: b\u202e"
+    event = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"device": 0}}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [event]}))
+    for arguments in (["query", trace, "SELECT CAST(name AS INT) FROM kernels"], ["shell", trace]):
+        result = CliRunner().invoke(main, list(map(str, arguments)), input="SELECT CAST(name AS INT) FROM kernels")
+        assert result.exit_code == 2
+        assert "conversion from" in result.stderr
+        assert not set(result.stderr) & set("\x1b\x07\u202e")
+        assert len(result.stderr.splitlines()) == 2
+
+
 def test_files_that_cannot_be_read(tmp_path):
     binary = tmp_path / "q.sql"
     binary.write_bytes(b"\xff\xfe")

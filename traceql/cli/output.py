@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from traceql.errors import OutputError
+import click
+
+from traceql import fmt
+from traceql.errors import OutputError, TraceqlError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -129,6 +132,13 @@ def _write_stdout(data: bytes | str) -> None:
     else:
         sys.stdout.write(encodable(data, sys.stdout.encoding))
     sys.stdout.flush()
+
+
+def say_error(error: TraceqlError) -> None:
+    """Says the error and what to do, a line each, on standard error: names from a trace may be in it, made visible."""
+    click.echo(f"error: {fmt.visible(error.message)}", err=True)
+    if error.hint:
+        click.echo(f"hint: {fmt.visible(error.hint)}", err=True)
 
 
 def encodable(text: str, encoding: str | None) -> str:
