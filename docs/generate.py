@@ -17,6 +17,7 @@ from console_blocks import carried_over, refreshed
 
 import traceql.analyses
 import traceql.tables
+from traceql.analyses.query import tables
 from traceql.categories import Category, load_categories
 from traceql.categories import Row as Pattern
 from traceql.cli import COMMANDS, main
@@ -36,6 +37,9 @@ _STORE = (
     f"{', '.join(f'`{name}`' for name in KEPT)}; other tables when they were asked for. All begin with `run`, `rank`, "
     "`date`, `host`, `commit`, `model` and the labels of the store; `failures` does not."
 )
+_IN_PYTHON = (
+    "No query knows these: functions in `traceql.analyses` take and give them, and of two recordings `traceql.diff`."
+)
 _NEEDS = "Without these the rule abstains and says so"
 
 
@@ -47,6 +51,7 @@ _GRAPH = "sglang/before-graph-TP-0.trace.json.zst"
 _FIXED = "sglang/after-graph-TP-0.trace.json.zst"
 _EAGER = "glm5/tiny-pool-eager-TP-0.json.gz"
 _RANKS = "glm5/tiny-pool-graph-TP-*.json.gz"
+_STEPS_BY_STAGE = '"SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) / 1e6 AS median_ms FROM steps GROUP BY stage"'
 EXAMPLES = {
     "summarize": (f"traceql summarize {_GRAPH} --by category", None),
     "diff": (f"traceql diff {_GRAPH} {_FIXED}", 35),
@@ -58,7 +63,7 @@ EXAMPLES = {
     "critical-path": (f"traceql critical-path {_EAGER}", None),
     "slice": (f"traceql slice {_EAGER} --step 1 -o step1.json.gz\ntraceql summarize step1.json.gz --by category", None),
     "merge": (f"traceql merge '{_RANKS}' -o all.json.gz", None),
-    "query": (f'traceql query {_GRAPH} "SELECT stage, COUNT(*) AS n, MEDIAN(wall_ns) FROM steps GROUP BY stage"', None),
+    "query": (f"traceql query {_GRAPH} \\\n    {_STEPS_BY_STAGE}", None),
     "shell": (f'echo "SELECT COUNT(*) AS n FROM kernels; SELECT * FROM memory;" | traceql shell {_GRAPH}', None),
     "ingest": ("traceql ingest capture glm5 --to fleet\ntraceql tables fleet", None),
     "trend": ("traceql ingest capture --to fleet\ntraceql trend fleet", None),
@@ -165,7 +170,7 @@ def _example(name: str) -> Iterator[str]:
         return
     commands, n_lines = EXAMPLES[name]
     mark = f"<!-- run head={n_lines} -->" if n_lines else "<!-- run -->"
-    body = "".join(f"$ {line}\n" for line in commands.splitlines())
+    body = "".join(f"{'' if line.startswith(' ') else '$ '}{line}\n" for line in commands.splitlines())
     yield "## Example"
     yield f"{mark}\n\n```console\n{body}```"
 
@@ -203,16 +208,27 @@ def _cell(text: str) -> str:
 def _prose(text: str) -> str:
     """Help as Markdown: paragraphs as they are, nothing taken for HTML or a list."""
     paragraphs = (" ".join(part.replace("\b", "").split()) for part in text.strip().split("\n\n"))
-    return "\n\n".join(re.sub(r"([<*_\[])", r"\\\1", part) if "`" not in part else part for part in paragraphs)
+    return "\n\n".join(_literal(part) if "`" not in part else part for part in paragraphs)
+
+
+def _literal(text: str) -> str:
+    """Text of which nothing is Markdown. No backslash stands for `<` everywhere: some show it."""
+    return re.sub(r"([*_\[])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def tables_page() -> str:
     """Every table: first those of a trace, then the results of analyses."""
+    asked = tables()
     inputs = list(traceql.tables.INPUT_TABLES)
-    results = [table for table in _result_tables() if table not in inputs]
+    found = [table for table in _result_tables() if table not in inputs]
+    results = [table for table in found if asked.get(table.name) is table]
     parts = ["## A trace's tables", *map(_table, inputs), "## Results", *map(_table, results)]
+    parts += ["## In Python alone", _IN_PYTHON, *(_table(table) for table in found if table not in results)]
     parts += ["## Of a store alone", _STORE, *map(_table, (TRACES, FAILURES, FINDINGS))]
-    intro = "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown."
+    intro = (
+        "Time is whole nanoseconds since the trace's first event. An empty cell (null) means unknown. "
+        "`traceql tables --find TEXT` lists the columns that have to do with something."
+    )
     return "\n\n".join((_WARNING, "# Tables", intro, *parts)) + "\n"
 
 
@@ -225,13 +241,13 @@ def _result_tables() -> list[Table]:
 
 
 def _table(table: Table) -> str:
-    head = (f"### {table.name}", "", table.doc, "", "| column | type | may be null | meaning |")
-    return "\n".join((*head, "| --- | --- | --- | --- |", *map(_row, table)))
+    head = (f"### {table.name}", "", table.doc, "", "| column | type | unit | may be null | meaning |")
+    return "\n".join((*head, "| --- | --- | --- | --- | --- |", *map(_row, table)))
 
 
 def _row(column: Column) -> str:
     doc = column.doc.replace("|", "\\|")
-    return f"| `{column.name}` | {column.dtype} | {'yes' if column.nullable else ''} | {doc} |"
+    return f"| `{column.name}` | {column.dtype} | {column.unit or ''} | {'yes' if column.nullable else ''} | {doc} |"
 
 
 def categories_page() -> str:

@@ -765,6 +765,27 @@ def test_a_closed_pipe_is_no_error() -> None:
         assert (child.stderr.read(), child.wait(120)) == (b"", 141)
 
 
+@pytest.mark.parametrize("command", ["summarize", "check", "casts", "shell"])
+def test_a_name_too_long_for_the_system_is_an_error_of_a_line(command: str) -> None:
+    done = CliRunner().invoke(main, [command, "x" * 5000])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"error: File name too long: {'x' * 200}\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_closed_in_the_middle_is_no_error(unbuffered: str) -> None:
+    """Unbuffered, Python's write ends early and without a fault; the exit status would be 0."""
+    sql = "SELECT a.name, a.dur_ns FROM kernels a CROSS JOIN (SELECT kernel_id FROM kernels LIMIT 100) b"
+    command = [sys.executable, "-m", "traceql", "query", str(GLM5), sql, "--format", "csv"]
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == b"name,dur_ns\n"
+        child.stdout.close()
+        assert (child.stderr.read(), child.wait(120)) == (b"", 141)
+
+
 def test_an_interrupt_is_a_short_line() -> None:
     command = [sys.executable, "-m", "traceql", "summarize", "--no-cache", "-"]
     pipe = subprocess.PIPE

@@ -17,7 +17,6 @@ import traceql
 from traceql.analyses.query import SCHEMA_VERSION, tables
 from traceql.analyses.results import RESULTS
 from traceql.cli import main
-from traceql.report.table_files import columns_of
 from traceql.tables import Column
 
 RUN = [FIXTURES / "glm5" / f"tiny-pool-eager-TP-{rank}.json.gz" for rank in (0, 1)]
@@ -169,7 +168,8 @@ def test_a_table_that_is_empty_in_the_steps_selected_says_so(tmp_path):
 def current_schema():
     kept = ("name", "dtype", "unit", "nullable")
     return {
-        name: [{key: column[key] for key in kept} for column in columns_of(table)] for name, table in tables().items()
+        name: [{key: column[key] for key in kept} for column in (each.document for each in table)]
+        for name, table in tables().items()
     }
 
 

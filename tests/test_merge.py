@@ -198,6 +198,14 @@ def test_faults_are_told(arguments, said, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ranks_of_two_recordings_are_told(tmp_path):
+    other = RUN[1].with_name(RUN[1].name.replace("pool", "gather"))
+    assert other != RUN[1]
+    result = run(RUN[0], other, "-o", tmp_path / "out.json")
+    assert result.exit_code == 0
+    assert "of another recording" in result.stderr
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["before", "after"])
 def test_both_ranks_of_a_server(name, shared, tmp_path):

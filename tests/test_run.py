@@ -414,6 +414,14 @@ def test_files_of_different_jobs_are_refused_unless_forced(
     assert fault in notes(loaded(tmp_path, force=True))["mixed-jobs"]
 
 
+@pytest.mark.parametrize(("recording", "is_told"), [("pool", False), ("gather", True)])
+def test_ranks_of_two_recordings_are_told(recording: str, is_told: bool) -> None:
+    """Half a minute apart on the same machines: nothing else tells them from a run."""
+    run = traceql.load_run([GLM5 / "tiny-pool-eager-TP-0.json.gz", GLM5 / f"tiny-{recording}-eager-TP-1.json.gz"])
+    said = notes(run).get("other-times", "")
+    assert said.endswith("means nothing: 1.") if is_told else said == ""
+
+
 def test_different_engines_are_different_jobs(tmp_path: Path) -> None:
     for rank, name in enumerate(("sglang::moe", "vllm/v1/engine")):
         path = small(tmp_path / f"{rank}.json", rank=rank, world_size=2)

@@ -267,7 +267,21 @@ def _strangers(files: Sequence[RunFile], *, force: bool) -> list[Quirk]:
         faults.append("recorded more than an hour apart")
     if faults and not force:
         raise InputError(f"files of different jobs: {'; '.join(faults)}", "Take them together anyway with --force.")
-    return [note("mixed-jobs", 1, f" {'; '.join(faults)}.")] if faults else []
+    return [note("mixed-jobs", 1, f" {'; '.join(faults)}.")] if faults else _elsewhen(files)
+
+
+def _elsewhen(files: Sequence[RunFile]) -> list[Quirk]:
+    """A note of the files that have no moment in common with the first: ranks of a job are recorded together."""
+    times = {
+        file.rank: (clock, clock + (file.trace.meta.span_ns or 0))
+        for file in files
+        if (clock := _clock_ns(file.trace.meta)) is not None
+    }
+    if files[0].rank not in times:
+        return []
+    first_begin, first_end = times[files[0].rank]
+    apart = [rank for rank, (begin, end) in times.items() if begin > first_end or end < first_begin]
+    return [note("other-times", len(apart), f" {in_words(apart)}.")] if apart else []
 
 
 # --- one trace of them ---

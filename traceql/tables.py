@@ -6,6 +6,7 @@ name wherever it points from. Frames are checked where they enter or leave, all 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -46,6 +47,22 @@ class Column:
         if not pl.Schema({"": self.dtype})[""].is_numeric():
             return None
         return next((unit for suffix, unit in _UNITS if self.name.endswith(suffix)), None)
+
+    @property
+    def type_name(self) -> str:
+        """Its dtype, as polars names it."""
+        return str(pl.Schema({"": self.dtype})[""])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As plain data: name, dtype, unit, whether it may be null, meaning."""
+        return {
+            "name": self.name,
+            "dtype": self.type_name,
+            "unit": self.unit,
+            "nullable": self.nullable,
+            "doc": self.doc,
+        }
 
 
 class Table:

@@ -116,8 +116,21 @@ _COLUMN_NEEDS: Mapping[str, str] = {
     **dict.fromkeys(
         ("layer", "layer_type", "model_pass", "block", "position", "n_layers", "method", "confidence"), "layers"
     ),
+    **dict.fromkeys(("in_every_layer", "is_whole_pool", "whole_pool_confidence", "whole_pool_reason"), "layers"),
     **dict.fromkeys(("step", "section"), "steps"),
-    **dict.fromkeys(("ns_per_step", "share", "median_wall_ns", "median_decode_wall_ns"), "complete-steps"),
+    **dict.fromkeys(
+        (
+            "ns_per_step", "n_per_step", "share", "median_wall_ns", "median_decode_wall_ns", "comm_kernel_ns_per_step",
+        ),
+        "complete-steps",
+    ),
+    **dict.fromkeys(
+        (
+            "start_ns", "wall_ns", "busy_ns", "idle_ns", "launch_ns", "sync_ns", "dependency_ns", "gpu_gap_ns",
+            "host_idle_ns", "n_gaps", "is_host_bound", "comm_ns", "exposed_comm_ns", "unclassified_ns",
+        ),
+        "kernels",
+    ),
     **dict.fromkeys(("peak_bytes_per_s", "spec", "source", "peak_frac", "floor_ns"), "device"),
     **dict.fromkeys(("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"), "grids"),
     **dict.fromkeys(("graph_id", "graph_node_id"), "graph-nodes"),
@@ -134,13 +147,58 @@ _COLUMN_NEEDS: Mapping[str, str] = {
 }  # fmt: skip
 """What a column of that name needs, in whatever table; without it the column is null throughout."""
 
+_NO_SIZE = "told neither by an operator nor by a launch grid"
+_NO_MARK = "steps were found without annotations on the host"
 _UNTOLD: Mapping[str, str] = {
     "batch_size": "no step annotation tells the batch",
     "annotation_ns": "steps were found without annotations",
+    **dict.fromkeys(
+        (
+            "n_host_waits",
+            "host_wait_ns",
+            "n_pageable_copies",
+            "pageable_copy_ns",
+            "n_blocking_copies",
+            "blocking_copy_ns",
+            "n_ops",
+            "n_python_calls",
+        ),
+        _NO_MARK,
+    ),
+    "median_decode_wall_ns": "no complete step is known to be of decode",
     "args": "recorded without the arguments of operators (record_shapes)",
     "external_id": "recorded without external ids",
     **dict.fromkeys(("op_id", "op", "outer_op", "shape"), "outside of any recorded operator, as CUDA graphs are"),
-    **dict.fromkeys(("src_dtype", "dst_dtype"), "told neither by an operator nor by a kernel's name"),
+    **dict.fromkeys(("src_dtype", "dst_dtype", "dtype_evidence"), "told neither by an operator nor by a kernel's name"),
+    **dict.fromkeys(("likely_src_dtype", "likely_src_confidence"), "concluded only of casts of a whole KV pool"),
+    **dict.fromkeys(
+        (
+            "n_elements_min",
+            "n_elements_max",
+            "read_bytes_min",
+            "read_bytes_max",
+            "written_bytes_min",
+            "written_bytes_max",
+            "size_evidence",
+            "evidence",
+            "gb_per_s",
+        ),
+        _NO_SIZE,
+    ),
+    **dict.fromkeys(("bytes", "in_bytes", "out_bytes"), "no size is recorded"),
+    **dict.fromkeys(("group", "group_size"), "recorded without the process groups of collectives"),
+    **dict.fromkeys(
+        ("in_every_layer", "is_whole_pool", "whole_pool_confidence", "whole_pool_reason"), "no cast runs in layers"
+    ),
+    "section": "nothing is launched between steps, or no layers were found",
+    **dict.fromkeys(("device", "stream"), "no wait on the GPU is recorded (cuda_sync), only calls that wait"),
+    **dict.fromkeys(("process_name", "thread_name"), "recorded without names of processes and threads"),
+    **dict.fromkeys(("addr", "total_allocated_bytes", "total_reserved_bytes"), "allocations are recorded without it"),
+    "name": "the trace names none",
+    "parent_id": "none lies within another",
+    **dict.fromkeys(("launch_id", "launched_ns", "host_call"), "no recorded call launched it"),
+    **dict.fromkeys(("correlation", "launch_ns"), "the call that launched it is not recorded, or there is no window"),
+    "wall_ns": "no step has GPU activity of its own to begin its window",
 }
 """What to say of a column of that name that is null throughout and needs nothing else."""
 

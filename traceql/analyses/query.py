@@ -1,16 +1,18 @@
 """Questions in SQL, about a trace's tables and every result table."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import polars as pl
 
-from traceql.analyses.needs import why_columns_null, why_empty
+from traceql.analyses.dialect import for_polars, refuse_files, table_advice
+from traceql.analyses.query_faults import explained
+from traceql.analyses.query_notes import missing, never, whole
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
-from traceql.errors import QueryError, nearest
+from traceql.errors import QueryError
 from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
 
@@ -19,9 +21,9 @@ SCHEMA_VERSION = 1
 
 _QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:select|with|from|explain)\b", re.IGNORECASE | re.DOTALL)
 """How a query begins, comments aside; what drops, truncates or creates begins otherwise."""
-_WORD = re.compile(r"\w+")
+_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ArithmeticError, TypeError, ValueError)
+"""What polars raises over a query, not all of it of its own; a file that it cannot read is no fault of the query."""
 _NO_TABLE = re.compile(r"relation '(.*)' was not found", re.DOTALL)
-_NO_COLUMN = re.compile(r"unable to find column \"(.*?)\"|no column named '(.*?)'", re.DOTALL)
 
 
 @cache
@@ -38,8 +40,8 @@ class Answer:
     frame: pl.DataFrame
     """The columns and rows it asks for."""
     notes: tuple[str, ...]
-    """Of each table it names: why that is empty, or why a column that it names has no value in it. The reasons may
-    hold names from the trace."""
+    """Why a table that it names is empty, or a column that it names has no value; which texts that it compares a column
+    with no row has; and which tables are whole though steps were selected. They may hold names from the trace."""
 
 
 def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
@@ -57,7 +59,8 @@ def ask(trace: Trace, sql: str, selection: Selection | None = None) -> Answer:
         MissingDataError: the trace does not hold what a table is made from.
     """
     frame, named = answered(sql, lambda name: _made(trace, name, selection))
-    return Answer(frame, tuple(_notes(trace, sql, frame, named, selection)))
+    lacks = missing(trace, sql, frame, named, tables=tables(), selection=selection)
+    return Answer(frame, (*lacks, *never(sql, named), *whole(named, selection)))
 
 
 def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFrame, dict[str, pl.LazyFrame]]:
@@ -72,46 +75,26 @@ def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFram
     """
     if not _QUERY.match(sql):
         raise QueryError("this is not a query", "Begin with SELECT or WITH; `traceql tables` lists the tables.")
+    refuse_files(sql)
+    text = for_polars(sql)
     context = pl.SQLContext[pl.LazyFrame]()
     named: dict[str, pl.LazyFrame] = {}
     while True:
         try:
-            return context.execute(sql).collect(), named
+            return context.execute(text).collect(), named
         except pl.exceptions.SQLInterfaceError as fault:
             missing = _NO_TABLE.search(str(fault))
             if missing is None or missing[1] in named:
-                raise _explained(fault, named) from fault
+                raise explained(_as_typed(str(fault), sql), sql, named) from fault
             named[missing[1]] = made(missing[1])
             context.register(missing[1], named[missing[1]])  # pyright: ignore[reportUnknownMemberType] - as pandas, say
-        except pl.exceptions.PolarsError as fault:
-            raise _explained(fault, named) from fault
+        except _FAULTS as fault:
+            raise explained(str(fault), sql, named) from fault
 
 
 def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.DataFrame:
     """The answer to a query without notes: arguments and errors as those of `ask`."""
     return ask(trace, sql, selection).frame
-
-
-def _notes(
-    trace: Trace, sql: str, answer: pl.DataFrame, named: dict[str, pl.LazyFrame], selection: Selection | None
-) -> Iterator[str]:
-    """What is to be said of the tables named: each that is empty, each column asked for that is null throughout."""
-    words = {word.lower() for word in _WORD.findall(sql)}
-    for written, frame in named.items():
-        name = written.lower()
-        asked = [
-            column.name
-            for column in tables()[name]
-            if column.nullable and (column.name in words or column.name in answer.columns)
-        ]
-        known = frame.select(pl.len().alias(""), *(pl.col(column).count() for column in asked)).collect()
-        if known[""].item() == 0:
-            yield f"{name} is empty: {why_empty(trace, name, selection)}"
-            continue
-        empty = [column for column in asked if known[column].item() == 0]
-        for reason, columns in why_columns_null(trace, empty).items():
-            are = "is" if len(columns) == 1 else "are"
-            yield f"{name}.{', '.join(columns)} {are} null in every row: {reason}"
 
 
 def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:
@@ -121,15 +104,14 @@ def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:
         return RESULTS[known].make(trace, selection).lazy()
     if known in tables():
         return getattr(trace, known)
-    raise QueryError(f"unknown table {name[:80]!r}", nearest(known, tables()))
+    raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, tables()))
 
 
-def _explained(fault: Exception, named: dict[str, pl.LazyFrame]) -> QueryError:
-    """Polars' fault without its plan, and the nearest of the columns that are there."""
-    text = str(fault).split("\n\nResolved plan")[0]
-    column = _NO_COLUMN.search(text)
-    if column is None:
-        return QueryError(" ".join(text.split())[:400], "`traceql tables` lists tables and columns.")
-    name = column[1] or column[2]
-    known = {known: None for frame in named.values() for known in frame.collect_schema().names()}
-    return QueryError(f"unknown column {name[:80]!r}", nearest(name, known))
+def _as_typed(fault: str, sql: str) -> str:
+    """What polars says of a query that it cannot parse, with the place in the text as it was typed."""
+    if "sql parser error" in fault:
+        try:
+            pl.SQLContext[pl.LazyFrame]().execute(sql)
+        except pl.exceptions.SQLInterfaceError as typed:
+            return str(typed)
+    return fault

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from traceql import __version__
+from traceql.cli.output import say_error
 from traceql.errors import TraceqlError
 
 COMMANDS = {
@@ -67,9 +68,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except TraceqlError as error:
-            click.echo(f"error: {error.message}", err=True)
-            if error.hint:
-                click.echo(f"hint: {error.hint}", err=True)
+            say_error(error)
             ctx.exit(2)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
@@ -78,6 +77,10 @@ class LazyGroup(click.Group):
             # What is left in the buffer would raise again when Python closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(BROKEN_PIPE)
+        except OSError as error:  # what no command foresaw: a path too long for the system, a disk that is full
+            name = f": {str(error.filename)[:200]}" if error.filename is not None else ""
+            say_error(TraceqlError(f"{error.strerror or error}{name}"))
+            ctx.exit(2)
 
 
 @click.group(

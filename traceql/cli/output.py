@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from traceql.errors import OutputError
+import click
+
+from traceql import fmt
+from traceql.errors import OutputError, TraceqlError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -109,19 +112,33 @@ def write_blocks(blocks: Iterable[bytes], output: Path | None) -> int:
 def _write_all(blocks: Iterable[bytes], file: BinaryIO) -> int:
     n_bytes = 0
     for block in blocks:
-        file.write(block)
+        _write_whole(block, file)
         n_bytes += len(block)
     file.flush()
     return n_bytes
 
 
+def _write_whole(data: bytes, file: BinaryIO) -> None:
+    """Writes all of it: under PYTHONUNBUFFERED, as in many containers, a write to a pipe may end early unsaid."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
 def _write_stdout(data: bytes | str) -> None:
     if isinstance(data, bytes):
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        _write_whole(data, sys.stdout.buffer)
     else:
         sys.stdout.write(encodable(data, sys.stdout.encoding))
     sys.stdout.flush()
+
+
+def say_error(error: TraceqlError) -> None:
+    """Says the error and what to do, a line each, on standard error: names from a trace may be in it, made visible."""
+    click.echo(f"error: {fmt.visible(error.message)}", err=True)
+    if error.hint:
+        click.echo(f"hint: {fmt.visible(error.hint)}", err=True)
 
 
 def encodable(text: str, encoding: str | None) -> str:

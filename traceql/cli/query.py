@@ -23,10 +23,11 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
     """The answer to a question in SQL, about a trace's tables and every result, or about a store.
 
     TRACE is a torch.profiler (Kineto, Chrome JSON) trace, plain or compressed; - reads standard input.
-    Several, a folder or a pattern are the ranks of a run. SQL is one SELECT, as polars has it.
+    Several, a folder or a pattern are the ranks of a run. SQL is one SELECT, as polars has it; it
+    reads nothing but the traces.
     `traceql tables` lists the tables and their columns. --steps and --stage hold for results that go by steps;
     a trace's own tables (kernels, launches, ops, ...) are always whole, and join with kernel_steps.
-    Notes say why a table that the query names is empty, or a column of it null throughout.
+    Notes say why a table that the query names is empty or a column of it null throughout, and which text no row has.
     A store that traceql ingest made (a folder or URL) is asked about all its traces at once: `traceql tables STORE`
     lists what it keeps. Each table then begins with run, rank, date, host, commit, model and the labels.
     """
@@ -34,6 +35,7 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
         request, sql = replace(request, traces=(*request.traces, Path(sql))), None  # the last argument is a trace too
     if not request.traces:
         raise click.UsageError("a trace and a query are needed: TRACE SQL, or TRACE -f FILE.")
+    _check_order(request.traces, sql)
     request.check_output(file)
 
     from traceql.report import query_document, query_page  # noqa: PLC0415 - polars: only when it is used
@@ -48,6 +50,23 @@ def command(request: Request, *, file: Path | None, sql: str | None) -> None:
     if request.is_data:  # has no place for them
         for note in query_page.query_notes(answer):
             click.echo(note, err=True)
+
+
+def _check_order(traces: tuple[Path, ...], sql: str | None) -> None:
+    """Tells a query that is missing or stands first from a file that is."""
+    if sql is not None and _is_there(sql):
+        swapped = any(" " in str(path) and not _is_there(path) for path in traces)
+        raise click.UsageError(
+            "the query comes last: TRACE SQL." if swapped else f"a query is needed after the traces; {sql} is a file."
+        )
+
+
+def _is_there(path: Path | str) -> bool:
+    """Whether it is the name of a file; a query may be too long for one."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _answer(request: Request, text: str) -> "Answer":

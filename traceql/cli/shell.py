@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceql.cli.options import FORMATS
+from traceql.cli.output import say_error
 from traceql.cli.request import TraceRequest, takes_traces
 from traceql.errors import QueryError, TraceqlError
 
@@ -98,7 +99,7 @@ def _converse(session: "Session", trace: "Trace") -> None:
             for statement in [text] if text.startswith(".") else statements(text)[0]:
                 session.run(statement)
         except TraceqlError as error:
-            click.echo(f"error: {error}".replace("\n", "\nhint: "), err=True)
+            say_error(error)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import polars as pl
 
+from traceql.analyses.dialect import table_advice
 from traceql.analyses.query import Answer, ask, tables
 from traceql.cli.loading import check_run_output
 from traceql.cli.options import FORMATS, output_form
@@ -101,7 +102,7 @@ def _schema(session: Session, arguments: list[str]) -> None:
     _expect(arguments, 1, ".schema NAME")
     name = arguments[0].lower().rstrip(";")
     if name not in tables():
-        raise QueryError(f"unknown table {name[:80]!r}", nearest(name, tables()))
+        raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, tables()))
     session.show_page(query_page.table_page(tables()[name]))
 
 

@@ -4,15 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_TOKEN = re.compile(
-    r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|$))
-    |(?P<string>'(?:[^']|'')*(?:'|$))
-    |(?P<quoted>"(?:[^"]|"")*(?:"|$))
-    |(?P<word>\w+)
-    |(?P<space>\s+)
-    |(?P<sign>.)""",
-    re.DOTALL | re.VERBOSE,
-)
+from traceql.analyses.dialect import FUNCTIONS
+from traceql.analyses.sql_tokens import Token, tokens
 
 KEYWORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "OFFSET", "JOIN", "LEFT JOIN", "FULL JOIN",
@@ -20,40 +13,8 @@ KEYWORDS = (
     "ASC", "DESC", "DISTINCT", "CASE", "WHEN", "THEN", "ELSE", "END", "WITH", "UNION", "UNION ALL", "OVER",
     "PARTITION BY", "CAST", "EXPLAIN", "NULL", "TRUE", "FALSE",
 )  # fmt: skip
-FUNCTIONS = (
-    "COUNT", "SUM", "AVG", "MIN", "MAX", "MEDIAN", "QUANTILE_CONT", "STDDEV", "VARIANCE", "FIRST", "LAST", "ROUND",
-    "ABS", "CEIL", "FLOOR", "COALESCE", "NULLIF", "IF", "LOWER", "UPPER", "LENGTH", "SUBSTR", "REPLACE", "CONCAT",
-    "STARTS_WITH", "ENDS_WITH", "REGEXP_LIKE", "STRPOS", "ARRAY_AGG", "ROW_NUMBER", "RANK", "LAG", "LEAD",
-)  # fmt: skip
 _SOURCES = ("FROM", "JOIN")
 _CLAUSES = (*_SOURCES, "SELECT", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "ON", "USING", "WITH", "UNION")
-
-
-@dataclass(frozen=True)
-class Token:
-    """A piece of SQL: comment, string, quoted, word, space or sign."""
-
-    kind: str
-    text: str
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it lacks its end: what is typed next belongs to it."""
-        if self.kind == "comment":
-            return self.text.startswith("--") or len(self.text) < 4 or not self.text.endswith("*/")
-        if self.kind in ("string", "quoted"):
-            return len(self.text) < 2 or self.text.count(self.text[0]) % 2 == 1
-        return False
-
-    @property
-    def name(self) -> str:
-        """As a table or column is looked up."""
-        return self.text.strip('"').lower()
-
-
-def tokens(text: str) -> list[Token]:
-    """The pieces of a text, which together are the text."""
-    return [Token(match.lastgroup or "sign", match[0]) for match in _TOKEN.finditer(text)]
 
 
 def statements(text: str) -> tuple[list[str], str]:
@@ -70,7 +31,7 @@ def statements(text: str) -> tuple[list[str], str]:
 
 def is_blank(text: str) -> bool:
     """Whether there is nothing but white space and comments."""
-    return all(token.kind in ("space", "comment") for token in tokens(text))
+    return all(token.is_blank for token in tokens(text))
 
 
 @dataclass(frozen=True)
@@ -101,7 +62,7 @@ def candidates(before: str, after: str, columns: Mapping[str, Sequence[str]]) ->
     typed = tokens(before)
     if typed and typed[-1].is_open:
         return []
-    past = [token for token in tokens(before.removesuffix(word)) if token.kind not in ("space", "comment")]
+    past = [token for token in tokens(before.removesuffix(word)) if not token.is_blank]
     previous = past[-1].text.upper() if past else ""
     named = _named(tokens(before.removesuffix(word) + " " + after), columns)
     if previous == ".":
@@ -150,7 +111,7 @@ def _clause(past: Iterable[Token]) -> str:
 
 def _named(pieces: Iterable[Token], columns: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """The tables that a statement names, by alias and by name."""
-    past = [token for token in pieces if token.kind not in ("space", "comment")]
+    past = [token for token in pieces if not token.is_blank]
     named: dict[str, str] = {}
     for index, token in enumerate(past):
         if index and token.name in columns and past[index - 1].text.upper() in (*_SOURCES, ","):

@@ -32,7 +32,7 @@ SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 _TOLD = (
     "illegal-escape", "control-character", "non-utf8", "non-finite-number", "odd-arguments", "no-common-clock",
-    "missing-rank", "rank-by-order",
+    "missing-rank", "rank-by-order", "mixed-jobs", "other-times",
 )  # fmt: skip
 """Oddities of the source that the file that is written shares, or does not."""
 

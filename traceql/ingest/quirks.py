@@ -122,6 +122,12 @@ KINDS: dict[str, QuirkKind] = {
         QuirkKind("missing-rank", "note", "Ranks of the job without a file:"),
         QuirkKind("mixed-jobs", "note", "The files look like those of different jobs (--force):"),
         QuirkKind(
+            "other-times",
+            "note",
+            "Ranks recorded when the first was not: they are of another recording, or their clocks are apart, "
+            "and what is compared across ranks means nothing:",
+        ),
+        QuirkKind(
             "no-common-clock",
             "note",
             "Files of a run that do not all tell their absolute time: each begins at zero, so times of two ranks "

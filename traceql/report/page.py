@@ -34,6 +34,8 @@ class TextTable:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     n_totals: int = 0
+    has_records: bool = False
+    """Where even its narrowed columns are wider than the page, each row becomes a list of title and text."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import polars as pl
-
 from traceql import fmt
 from traceql.analyses.query import Answer
 from traceql.report.page import Column, Section, TextTable
@@ -16,6 +14,8 @@ SHOWN = 100
 
 def query_page(answer: Answer, *, whole: str = "--format csv, json or parquet") -> list[Section]:
     """The answer as a table: numbers as they are, names cut where the page is too narrow; notes below.
+
+    Of more columns than a page has room for each row is a list.
 
     Args:
         answer: the answer.
@@ -32,7 +32,7 @@ def query_page(answer: Answer, *, whole: str = "--format csv, json or parquet") 
     lines = () if rows else ("no rows",)
     more = [f"{SHOWN} of {frame.height:,} rows; {whole} holds all"] if frame.height > SHOWN else []
     notes = (*more, *query_notes(answer))
-    return [Section(lines=lines, table=TextTable(columns, rows) if rows else None, notes=notes)]
+    return [Section(lines=lines, table=TextTable(columns, rows, has_records=True) if rows else None, notes=notes)]
 
 
 def query_notes(answer: Answer) -> list[str]:
@@ -43,7 +43,14 @@ def query_notes(answer: Answer) -> list[str]:
 def _text(value: Any) -> str:
     if value is None:
         return fmt.UNKNOWN
-    return f"{value:.6g}" if isinstance(value, float) else fmt.visible(str(value))
+    return _float(value) if isinstance(value, float) else fmt.visible(str(value))
+
+
+def _float(value: float) -> str:
+    """Six digits, and all of those before the point: a mean of nanoseconds is no power of ten."""
+    if 1e5 <= abs(value) < 1e15:
+        return f"{value:.1f}".removesuffix(".0")
+    return f"{value:.6g}"
 
 
 def tables_page(tables: dict[str, Table]) -> list[Section]:
@@ -64,9 +71,11 @@ def store_page(tables: dict[str, Table], n_rows: dict[str, int], said: str, shar
 
 def table_page(table: Table, shared: Sequence[str] = ()) -> list[Section]:
     """A table's columns: type, whether it may be null, meaning; and those that a store puts in front."""
-    columns = (Column("column"), Column("type", drop=2), Column("null", drop=1), Column("meaning", fit="wrap"))
+    columns = (
+        Column("column"), Column("type", drop=2), Column("unit"), Column("null", drop=1), Column("meaning", fit="wrap"),
+    )  # fmt: skip
     rows = tuple(
-        (column.name, str(pl.Schema({"": column.dtype})[""]), "may be" if column.nullable else "", column.doc)
+        (column.name, column.type_name, column.unit or "", "may be" if column.nullable else "", column.doc)
         for column in table
         if column.name not in shared
     )

@@ -6,7 +6,7 @@ metadata (DuckDB: `parquet_kv_metadata`). polars writes no metadata into Arrow f
 these schema.json is the only one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ import orjson
 import polars as pl
 
 from traceql import __version__
+from traceql.analyses.dialect import table_advice
 from traceql.analyses.needs import why_columns_null, why_empty
 from traceql.analyses.query import SCHEMA_VERSION, tables
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Selection
-from traceql.errors import MissingDataError, OutputError, nearest
+from traceql.errors import MissingDataError, OutputError
 from traceql.report.frames import without_nesting
 from traceql.report.plain import json_text
-from traceql.tables import Table
 from traceql.trace import Trace
 
 SCHEMA_FILE = "schema.json"
@@ -59,7 +59,7 @@ def chosen_tables(names: Sequence[str]) -> list[str]:
     known = tables()
     for name in names:
         if name not in known:
-            raise OutputError(f"unknown table {name[:80]!r}", nearest(name, known))
+            raise OutputError(f"unknown table {name[:80]!r}", table_advice(name, known))
     return list(dict.fromkeys(names)) or list(known)
 
 
@@ -181,18 +181,9 @@ def _table_document(trace: Trace, name: str, frame: pl.DataFrame, reason: str | 
         "why_empty": reason,
         "columns": [
             column | {"is_all_null": column["name"] in empty, "why_null": reasons.get(column["name"])}
-            for column in columns_of(table)
+            for column in (each.document for each in table)
         ],
     }
-
-
-def columns_of(table: Table) -> Iterator[dict[str, Any]]:
-    """Each column as plain data: name, dtype (polars' name), unit, whether it may be null, meaning."""
-    for column in table:
-        dtype = str(pl.Schema({"": column.dtype})[""])
-        yield {
-            "name": column.name, "dtype": dtype, "unit": column.unit, "nullable": column.nullable, "doc": column.doc,
-        }  # fmt: skip
 
 
 def _with_encoding(document: dict[str, Any], frame: pl.DataFrame) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Pages as text, for terminals and for files: tables without frames, fitted to the width."""
 
 import io
+from dataclasses import replace
 
 from rich.box import Box
 from rich.cells import cell_len, chop_cells
@@ -55,11 +56,23 @@ def _print_section(console: Console, section: Section, *, color: bool) -> None:
     if section.table is not None:
         width = console.width
         table = fit_table(section.table, width)
-        console.width = max(width, _width(table))
-        console.print(_rich_table(table))
-        console.width = width
+        if table.has_records and _width(table) > width:
+            _print_records(console, section.table)
+        else:
+            console.width = max(width, _width(table))
+            console.print(_rich_table(table))
+            console.width = width
     for note in section.notes:
         console.print(Text(note, "dim" if color else ""))
+
+
+def _print_records(console: Console, table: TextTable) -> None:
+    """Each row as a list of its columns, whole texts wrapped."""
+    titles = [column.title for column in table.columns]
+    for number, row in enumerate(table.rows, start=1):
+        record = TextTable((Column(""), Column("", fit="wrap")), tuple(zip(titles, row, strict=True)))
+        console.print(Text(f"row {number}", "bold"))
+        console.print(_rich_table(record))
 
 
 def fit_table(table: TextTable, width: int) -> TextTable:
@@ -105,7 +118,7 @@ def _without(table: TextTable, index: int) -> TextTable:
 def _cut_column(table: TextTable, index: int, width: int) -> TextTable:
     fit = table.columns[index].fit
     rows = tuple((*row[:index], cut(row[index], width, fit), *row[index + 1 :]) for row in table.rows)
-    return TextTable(table.columns, rows, table.n_totals)
+    return replace(table, rows=rows)
 
 
 def _rich_table(table: TextTable) -> Table:
@@ -115,7 +128,8 @@ def _rich_table(table: TextTable) -> Table:
         header_style="bold",
     )  # fmt: skip
     for column in table.columns:
-        drawn.add_column(Text(column.title), justify=column.align, no_wrap=column.fit != "wrap")
+        overflow = "fold" if column.fit == "wrap" else "ellipsis"
+        drawn.add_column(Text(column.title), justify=column.align, no_wrap=column.fit != "wrap", overflow=overflow)
     n_plain = len(table.rows) - table.n_totals
     for number, row in enumerate(table.rows, start=1):
         cells = (_cell(text, column) for text, column in zip(row, table.columns, strict=True))
