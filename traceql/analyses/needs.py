@@ -150,7 +150,7 @@ _COLUMN_NEEDS: Mapping[str, str] = {
 _NO_SIZE = "told neither by an operator nor by a launch grid"
 _NO_MARK = "steps were found without annotations on the host"
 _UNTOLD: Mapping[str, str] = {
-    "batch_size": "no step annotation tells the batch",
+    **dict.fromkeys(("batch_size", "batch_size_min", "batch_size_max"), "no step annotation tells the batch"),
     "annotation_ns": "steps were found without annotations",
     **dict.fromkeys(
         (
