@@ -21,6 +21,9 @@ from traceql.analyses.summary import Selection
 from traceql.errors import InputError, MissingDataError
 from traceql.ingest.ranks import in_words, ranks_in_names
 from traceql.ingest.trace_files import trace_files
+from traceql.report import ranks_page
+from traceql.report.page import View
+from traceql.report.rank_report import RankReport
 from traceql.run import files_at_once, load_run, only_ranks
 from traceql.tables import INPUT_TABLES
 from traceql.trace import Trace
@@ -420,6 +423,8 @@ def test_ranks_of_two_recordings_are_told(recording: str, is_told: bool) -> None
     run = traceql.load_run([GLM5 / "tiny-pool-eager-TP-0.json.gz", GLM5 / f"tiny-{recording}-eager-TP-1.json.gz"])
     said = notes(run).get("other-times", "")
     assert said.endswith("means nothing: 1.") if is_told else said == ""
+    limits = ranks_page.limits(RankReport.of(run), View())
+    assert (limits is not None and "Ranks recorded when the first was not" in str(limits.lines)) is is_told
 
 
 def test_different_engines_are_different_jobs(tmp_path: Path) -> None:

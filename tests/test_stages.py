@@ -143,3 +143,9 @@ def test_tiles_are_of_the_stage_with_most_time() -> None:
     assert tiles[1].value == "12.4"
     assert (tiles[2].value, tiles[2].note) == ("GPU-bound", "decode steps")
     assert [tile.value for tile in tiles[3:5]] == ["83.4 %", "1.9 %"]
+
+
+def test_the_layers_page_says_that_it_is_of_several_stages() -> None:
+    told = "Means over 6 decode and 1 prefill steps: `--stage decode` tells those of one stage."
+    assert told in CliRunner().invoke(main, ["layers", str(MIXED)]).stdout
+    assert "Means over 6 decode" not in CliRunner().invoke(main, ["layers", str(MIXED), "--stage", "decode"]).stdout

@@ -10,7 +10,7 @@ from traceql.analyses.layer_stats import LayerStats, Unattributed
 from traceql.ingest.ranks import in_words
 from traceql.report import numbers
 from traceql.report.layers_map import heat_map
-from traceql.report.layers_words import METHODS, headline_text, time_column
+from traceql.report.layers_words import METHODS, headline_text, stages_text, time_column
 from traceql.report.page import Column, Section, TextTable, View, made
 from traceql.report.quirks import losses
 
@@ -43,7 +43,7 @@ def layers_page(stats: LayerStats, view: View, kernels: pl.DataFrame | None = No
 
 def headline(stats: LayerStats, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
     """How many layers, what they take of the step, and how they were found."""
-    return Section(lines=(headline_text(stats),))
+    return Section(lines=tuple(filter(None, [headline_text(stats), stages_text(stats)])))
 
 
 def types(stats: LayerStats, view: View) -> Section:  # noqa: ARG001

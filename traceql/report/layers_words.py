@@ -79,6 +79,15 @@ def headline_text(stats: LayerStats) -> str:
     return "; ".join((types, _part_of_step(stats), _found_by(stats)))
 
 
+def stages_text(stats: LayerStats) -> str | None:
+    """That the figures are means over steps of several stages, whose layers may run different kernels."""
+    counts = stats.counted["stage"].value_counts().sort("count", "stage", descending=[True, False]).rows()
+    if len(counts) < 2:
+        return None
+    steps = " and ".join(f"{n} {stage}" for stage, n in counts)
+    return f"Means over {steps} steps: `--stage {counts[0][0]}` tells those of one stage."
+
+
 def _without_layers(stats: LayerStats) -> str:
     if stats.chosen.is_empty():
         return "No steps found: layers are told within steps."

@@ -5,6 +5,7 @@ from typing import Any
 import polars as pl
 
 from traceql import fmt
+from traceql.report.quirks import quirk_lines
 from traceql.report.rank_report import RankReport
 
 LATE_SHARE = 0.05
@@ -87,6 +88,10 @@ def late_ranks(report: RankReport) -> list[str]:
     return lines
 
 
+_INCOMPARABLE = ("other-times", "mixed-jobs", "no-common-clock")
+"""Oddities of a run because of which its ranks may not be compared."""
+
+
 def notes(report: RankReport) -> list[str]:
     """What limits the figures: ranks missing, steps that differ, kernels not matched."""
     lines: list[str] = []
@@ -101,6 +106,7 @@ def notes(report: RankReport) -> list[str]:
         each = ", ".join(f"rank {rank}: {n}" for rank, n in counts.items())
         lines.append(f"The ranks have different numbers of steps ({each}); only what all have is matched.")
     lines += _unmatched(report)
+    lines += quirk_lines(quirk for quirk in report.quirks if quirk.id in _INCOMPARABLE)
     return lines
 
 
