@@ -60,14 +60,14 @@ class Scheduler:
         return self._request is not None
 
     def start_profile(self, request: dict[str, Any]) -> bool:
-        time.sleep(1.0 if self._arguments.fail == "slow-profiler" else 0.0)
+        time.sleep(1.0 if "slow-profiler" in self._arguments.fail else 0.0)
         with self._lock:
             if self._request is not None:
                 return False
             if os.environ.get("SGLANG_PROFILE_V2", "0") not in ("0", "false") and not request.get("profile_by_stage"):
                 _die("AssertionError: only support profile_by_stage=true now")
             version = tuple(map(int, self._arguments.version.split(".")))
-            is_exact = version >= FIRST_EXACT and self._arguments.fail != "short"
+            is_exact = version >= FIRST_EXACT and "short" not in self._arguments.fail
             self._request, self._n_recorded = request, 0
             self._target = self._n_steps + request["num_steps"] + is_exact
             return True
@@ -92,24 +92,24 @@ class Scheduler:
             for child in self._children:
                 child.stdin.write(kind + "\n")  # type: ignore[union-attr]
                 child.stdin.flush()  # type: ignore[union-attr]
-        if self._arguments.fail == "die-in-profile" and self._n_recorded >= 2:
+        if "die-in-profile" in self._arguments.fail and self._n_recorded >= 2:
             _die("RuntimeError: CUDA error: an illegal memory access was encountered \x1b[31m")
 
     def _write(self) -> None:
         assert self._request is not None
         request, self._request = self._request, None
-        if self._arguments.fail == "never-ends":
+        if "never-ends" in self._arguments.fail:
             self._request = request
             return
         folder = Path(request["output_dir"])
         folder.mkdir(parents=True, exist_ok=True)
-        n_ranks = 1 if self._arguments.fail == "missing-rank" else self._arguments.tp
-        with_stack = request.get("with_stack") is not False or self._arguments.fail == "other-options"
+        n_ranks = 1 if "missing-rank" in self._arguments.fail else self._arguments.tp
+        with_stack = request.get("with_stack") is not False or "other-options" in self._arguments.fail
         prefix = f"{request['profile_prefix']}-" if request.get("profile_prefix") else ""
         for rank in range(n_ranks):
             data = trace_bytes(rank, self._n_recorded, with_stack=with_stack)
-            data = data[: len(data) // 2] if self._arguments.fail == "cut-trace" else data
-            if self._arguments.fail == "disk-full":
+            data = data[: len(data) // 2] if "cut-trace" in self._arguments.fail else data
+            if "disk-full" in self._arguments.fail:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
             path = folder / f"{prefix}{time.time()}-TP-{rank}.trace.json.gz"
             try:
@@ -119,7 +119,7 @@ class Scheduler:
 
 
 def _child(rank: int, arguments: argparse.Namespace) -> "subprocess.Popen[str]":
-    flags = ["--stubborn"] if arguments.fail == "stubborn" else []
+    flags = ["--stubborn"] if "stubborn" in arguments.fail else []
     return subprocess.Popen(
         [sys.executable, __file__, "--scheduler", str(rank), *flags],
         stdin=subprocess.PIPE,
@@ -225,7 +225,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200 if self.scheduler.stop_profile() else 500, "Profiling is not in progress.")
         elif self.path != "/generate":
             self._answer(404)
-        elif self.arguments.fail == "error-500":
+        elif "error-500" in self.arguments.fail:
             self._answer(500, "Internal Server Error \x1b[2J")
         elif body.get("stream"):
             self._stream(body)
@@ -233,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, [self._whole(prompt, body) for prompt in body["input_ids"]])
 
     def _ids(self, prompt: list[int], n_tokens: int) -> list[int]:
-        shift = int(self.arguments.fail == "other-tokens" and "TRACEQL_PATCHES" in os.environ)
+        shift = int("other-tokens" in self.arguments.fail and "TRACEQL_PATCHES" in os.environ)
         return [(prompt[at % len(prompt)] * 7 + at + shift * (at >= 5)) % 1000 for at in range(n_tokens)]
 
     def _whole(self, prompt: list[int], body: dict[str, Any]) -> dict[str, Any]:
@@ -245,11 +245,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         n_tokens, prompts = body["sampling_params"]["max_new_tokens"], body["input_ids"]
-        if self.arguments.fail == "hang":
+        if "hang" in self.arguments.fail:
             time.sleep(60)
-        if self.arguments.fail == "odd-answers":
+        if "odd-answers" in self.arguments.fail:
             self._chunk({"index": 0, "meta_info": {"completion_tokens": "many"}})
-        if self.arguments.fail == "error-in-stream":
+        if "error-in-stream" in self.arguments.fail:
             self._chunk({"error": {"message": "out of memory"}})
             return
         for done in range(1, n_tokens + 1):
@@ -279,9 +279,9 @@ def main() -> None:
     parser.add_argument("--api-key")
     parser.add_argument("--max-total-tokens", type=int, default=495_000)
     parser.add_argument("--ready-after", type=float, default=0.0)
-    parser.add_argument("--fail", default="")
+    parser.add_argument("--fail", default=(), type=lambda text: text.split(","))
     arguments = parser.parse_args()
-    if arguments.stubborn or arguments.fail == "stubborn":
+    if arguments.stubborn or "stubborn" in arguments.fail:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if arguments.scheduler is not None:
         scheduler(arguments.scheduler)
@@ -291,7 +291,7 @@ def main() -> None:
     print(f"fake sglang {arguments.version} starts", flush=True)
     Handler.arguments, Handler.scheduler = arguments, Scheduler(arguments)
     Handler.ready_at = time.monotonic() + arguments.ready_after
-    if arguments.fail == "die-at-start":
+    if "die-at-start" in arguments.fail:
         _die("torch.OutOfMemoryError: CUDA out of memory. \x1b[31mTried to allocate 9 GiB")
     ThreadingHTTPServer(("127.0.0.1", arguments.port), Handler).serve_forever()
 

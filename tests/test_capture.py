@@ -159,7 +159,8 @@ def test_a_release_that_stops_early_is_found_out_and_recorded_once_more(tmp_path
     assert "recorded 2 steps instead of 3: once more" in result.stderr
     manifest = read_manifest(tmp_path)
     assert [file.n_steps for file in manifest.profile.files] == [3]
-    assert (manifest.profile.n_attempts, manifest.problems) == (2, ())
+    is_late = "began too late" in result.stderr  # where the machine is busy with other things
+    assert (manifest.profile.n_attempts, manifest.problems) == (2 + is_late, ())
     assert len(list((tmp_path / "traces").iterdir())) == 1
 
 
@@ -303,6 +304,17 @@ def test_a_recording_that_begins_too_late_is_stopped_and_told(tmp_path: Path, mo
     manifest = read_manifest(tmp_path)
     assert manifest.profile.n_attempts == 2
     assert [problem.partition(" ")[2] for problem in manifest.problems] == ["has 0 steps, not 3."]
+
+
+def test_a_recording_that_begins_too_late_and_then_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault is mended once, so a busy machine takes nothing from a release that counts one short."""
+    monkeypatch.setattr(profile, "ARMING_S", 0.0)
+    monkeypatch.setattr(profile, "LONGER", 50)  # 3,000 steps: the profiler starts within them
+    result = capture(tmp_path, "--version", "0.5.99", "--fail", "slow-profiler,short")
+    assert result.exit_code == 0, result.output
+    manifest = read_manifest(tmp_path)
+    assert [file.n_steps for file in manifest.profile.files] == [3]
+    assert (manifest.profile.n_attempts, manifest.problems) == (3, ())
 
 
 def test_fast_steps_are_given_a_larger_margin() -> None:

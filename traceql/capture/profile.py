@@ -88,23 +88,27 @@ def margin_for(step_ns: int | None) -> int:
 
 
 def record(session: Session, plan: Plan) -> tuple[Profile, tuple[str, ...]]:
-    """Records the steps; once more where their number was wrong. The profile, and what is not as asked for.
+    """Records the steps; once more where that began too late, and where their number was wrong.
+
+    Returns:
+        The profile, and what is not as asked for.
 
     Raises:
         CaptureError: no recording, or not of all ranks.
         TraceqlError: a trace is damaged.
     """
     extra = int(_release(session.server.version) < FIRST_EXACT_RELEASE)
+    n_attempts, longer = 1, plan
     found, is_late = _recorded(session, plan, extra)
     if is_late:
         session.progress.say("the recording began too late: once more, with longer answers")
-        found, _ = _recorded(session, with_margin(session, plan, plan.margin_steps * LONGER), extra)
-        return made_profile(found, plan, n_attempts=2)
+        n_attempts, longer = 2, with_margin(session, plan, plan.margin_steps * LONGER)
+        found, _ = _recorded(session, longer, extra)
     if correction := _correction(found, plan):
         session.progress.say(f"recorded {found[0][1].n_steps} steps instead of {plan.n_steps}: once more")
-        found, _ = _recorded(session, plan, extra + correction)
-        return made_profile(found, plan, n_attempts=2)
-    return made_profile(found, plan)
+        n_attempts += 1
+        found, _ = _recorded(session, longer, extra + correction)
+    return made_profile(found, plan, n_attempts=n_attempts)
 
 
 def _correction(found: Found, plan: Plan) -> int:
