@@ -114,6 +114,14 @@ def test_names_and_keywords_in_any_case(trace):
     assert set(answers) == {trace.kernels.collect().height}
 
 
+def test_many_comments_before_a_query(trace):
+    """Where each ends is clear: their number must not double the time."""
+    comments = "/**/" * 100
+    assert query(trace, f"{comments} SELECT 7 AS n").item() == 7
+    with pytest.raises(QueryError, match="not a query"):
+        query(trace, f"{comments} DROP TABLE kernels")
+
+
 def test_own_table_of_a_query_goes_before(trace):
     assert query(trace, "WITH kernels AS (SELECT 7 AS n) SELECT n FROM kernels").item() == 7
 
