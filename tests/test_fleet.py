@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ import msgspec
 import polars as pl
 import psutil
 import pytest
+import zstandard
 from click.testing import CliRunner
 from conftest import FIXTURES
 from msgspec import structs
@@ -848,6 +850,14 @@ def test_sizes_as_files_tell_them():
     for path, trace in ((GRAPH, traceql.load(GRAPH)), (FILES[0], traceql.load(FILES[0]))):
         assert sources.json_bytes(path) == trace.meta.size_bytes
     assert sources.json_bytes(FIXTURES / "none") == 0
+
+
+@pytest.mark.parametrize("packed", [zstandard.ZstdCompressor(write_content_size=False).compress, lzma.compress])
+def test_the_size_of_a_bomb_is_told_from_little_of_it(packed, tmp_path):
+    """Each byte of these files is thousands: to unpack even their beginning whole takes gigabytes from a good bomb."""
+    bomb = tmp_path / "bomb.json.zst"
+    bomb.write_bytes(packed(bytes(1 << 24)))
+    assert sources.json_bytes(bomb) == 64 * bomb.stat().st_size
 
 
 # --- storages
