@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from traceql.fleet.manifest import Origin
+from traceql.ingest.ranks import rank_of
 
 _SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?$")
 _STAMPED = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,19})\.pt\.trace\.json(\.(gz|zst|xz))?", re.DOTALL)
@@ -79,7 +80,7 @@ def stamp_of(name: str) -> Stamp | None:
 def rank_of_folder(folder: str) -> int | None:
     """The rank that a folder is for: `3` for one named rank_3; None for any other."""
     found = _RANK_FOLDER.fullmatch(folder.rpartition("/")[2])
-    return int(found[1]) if found else None
+    return rank_of(found[1]) if found else None
 
 
 def as_text(path: Path) -> str:

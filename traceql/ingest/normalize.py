@@ -13,6 +13,7 @@ from traceql.ingest.decode import ARGS_SEPARATOR, CALL_APIS, GPU_KINDS, NO_TEXT,
 from traceql.ingest.events import NameArgs, lenient_args
 from traceql.ingest.links import link_kernels, nest, nest_frames
 from traceql.ingest.quirks import QuirkCounter
+from traceql.ingest.ranks import rank_of
 from traceql.ingest.times import MISSING
 from traceql.tables import LAUNCHES, MEMORY, OPS, PYTHON_CALLS, SPANS, SYNCS, THREADS
 
@@ -188,10 +189,11 @@ def _threads(events: Events, rank: int | None, quirks: QuirkCounter) -> pl.DataF
 
 def _merged_ranks(prefixes: list[str]) -> dict[str, int]:
     """Rank of each process prefix of a merged file: its number, where only one kind of number is used."""
-    numbers = [int(re.sub(r"\D", "", p)) for p in prefixes if re.fullmatch(r"[A-Z]+\d+", p)]
+    numbers = [rank_of(re.sub(r"\D", "", p)) for p in prefixes if re.fullmatch(r"[A-Z]+\d+", p)]
+    ranks = [number for number in numbers if number is not None]
     kinds = {re.sub(r"\d", "", p) for p in prefixes}
-    if len(kinds) == 1 and len(set(numbers)) == len(prefixes):
-        return dict(zip(prefixes, numbers, strict=True))
+    if len(kinds) == 1 and len(set(ranks)) == len(prefixes):
+        return dict(zip(prefixes, ranks, strict=True))
     return {prefix: i for i, prefix in enumerate(prefixes)}
 
 
