@@ -10,13 +10,13 @@ replay with nothing changed gives the recording back, by construction; how near 
 """
 
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.comm import CATEGORY, collectives_of
+from traceql.analyses.once import once
 from traceql.analyses.replay_delays import AFTER_END, LAUNCH, UNKNOWN_NS, Timed, delays
 from traceql.analyses.replay_edges import (
     Edges,
@@ -74,15 +74,11 @@ class ReplayGraph:
     @classmethod
     def of(cls, trace: Trace) -> "ReplayGraph":
         """That of a trace or run, kept while the trace is."""
-        if trace not in _known:
-            _known[trace] = build(trace)
-        return _known[trace]
+        return _graph(trace)
 
 
-_known: WeakKeyDictionary[Trace, ReplayGraph] = WeakKeyDictionary()
-
-
-def build(trace: Trace) -> ReplayGraph:
+@once
+def _graph(trace: Trace) -> ReplayGraph:
     """The graph of a trace or run. Activities without a time are left out, and calls that neither launch nor wait."""
     found = Attribution.of(trace)
     collectives = collectives_of(trace, found)

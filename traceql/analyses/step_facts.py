@@ -5,7 +5,6 @@ analysis counts.
 """
 
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -15,6 +14,7 @@ from traceql.analyses.comm import COLLECTIVES, collectives_of
 from traceql.analyses.concurrency import comm_overlap_of
 from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
+from traceql.analyses.once import once
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.summary import Selection, outliers
 from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
@@ -130,14 +130,9 @@ _ALIKE = [*_PLACE, "stage", "batch_size"]
 """Steps whose walls are compared, as `outliers` does."""
 
 
+@once
 def step_facts(trace: Trace) -> pl.DataFrame:
     """The `step_facts` table of a trace or run; empty without steps. Worked out once."""
-    if trace not in _known:
-        _known[trace] = _step_facts(trace)
-    return _known[trace]
-
-
-def _step_facts(trace: Trace) -> pl.DataFrame:
     found = Attribution.of(trace)
     rows = found.steps.with_columns(**_medians(), **_neighbours())
     for facts in _facts(trace, found):
@@ -150,9 +145,6 @@ def _step_facts(trace: Trace) -> pl.DataFrame:
         pl.col("is_outlier", "is_training", "is_counted").fill_null(value=False),
     )
     return STEP_FACTS.check(rows.select(STEP_FACTS.names).sort(_STEP))
-
-
-_known: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 
 def typical_steps(trace: Trace, selection: Selection | None = None) -> pl.DataFrame:
