@@ -10,7 +10,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.category_times import step_categories
-from traceql.analyses.comm import COLLECTIVES, collectives_of
+from traceql.analyses.comm import COLLECTIVES, collectives
 from traceql.analyses.concurrency import comm_overlap_of
 from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
@@ -183,7 +183,7 @@ def _waiting(trace: Trace, found: Attribution) -> pl.DataFrame:
     """By step: waiting for other ranks; without rows for one rank alone, whose kernels match with no other's."""
     if found.activities["rank"].n_unique() < 2:
         return COLLECTIVES.empty().select(*_STEP, comm_waiting_ns="waiting_ns")
-    matched = collectives_of(trace, found).filter(pl.col("waiting_ns").is_not_null() & pl.col("step").is_not_null())
+    matched = collectives(trace).filter(pl.col("waiting_ns").is_not_null() & pl.col("step").is_not_null())
     return matched.group_by(_STEP).agg(comm_waiting_ns=pl.sum("waiting_ns"))
 
 
