@@ -916,6 +916,9 @@ def test_queries_of_a_store(base):
     ):
         with pytest.raises(QueryError, match=message):
             query_store(Store.open(store), sql)
+    with pytest.raises(QueryError) as fault:
+        query_store(Store.open(store), "SELECT * FROM cuda_runtime")
+    assert fault.value.hint == "It is called launches."
     for arguments in (["--steps", "1:2"], ["--stage", "decode"], ["--rank", "0"]):
         result = run("query", store, "SELECT * FROM traces", *arguments)
         assert (result.exit_code, "ask a store with WHERE" in result.stderr) == (2, True)
