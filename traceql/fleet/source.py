@@ -9,8 +9,8 @@ import msgspec
 
 from traceql.fleet.manifest import Origin
 from traceql.ingest.ranks import rank_of
+from traceql.ingest.trace_files import stem_of
 
-_SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?$")
 _STAMPED = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,19})\.pt\.trace\.json(\.(gz|zst|xz))?", re.DOTALL)
 """As torch.profiler.tensorboard_trace_handler names its files: worker.time.pt.trace.json."""
 _RANK_FOLDER = re.compile(r"(?i)rank[-_.]?(\d+)")
@@ -64,11 +64,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def name_in_job(self) -> str:
         """Its name seen from there."""
         return self.origin.location.removeprefix(f"{self.job_folder}/")
-
-
-def stem_of(name: str) -> str:
-    """The name of a file without what says that it is a trace."""
-    return _SUFFIXES.sub("", name)
 
 
 def stamp_of(name: str) -> Stamp | None:
