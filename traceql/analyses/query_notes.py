@@ -7,14 +7,12 @@ from itertools import pairwise
 import polars as pl
 
 from traceql.analyses.needs import why_columns_null, why_empty
+from traceql.analyses.query_faults import Named
 from traceql.analyses.sql_tokens import Token, tokens
 from traceql.analyses.summary import Selection
 from traceql.errors import nearest
 from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
-
-Named = Mapping[str, pl.LazyFrame]
-"""The tables that a query names, as it writes their names."""
 
 _WHOLE = (*(table.name for table in INPUT_TABLES), "kernel_layers", "queue_depth")
 """Tables that are never of some steps alone."""
