@@ -77,7 +77,8 @@ def ranks_in_names(names: Sequence[str]) -> list[int | None]:
             return numbers
     keys = [tuple(place.get(kind, -1) for kind in _PLACE_ORDER) for place in places]
     if all(places) and len(set(keys)) == len(keys):
-        return [sorted(keys).index(key) for key in keys]
+        rank_of_key = {key: rank for rank, key in enumerate(sorted(keys))}
+        return [rank_of_key[key] for key in keys]
     return [next(iter(place.values()), None) for place in places]
 
 
