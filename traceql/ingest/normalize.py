@@ -208,9 +208,12 @@ def _gpu(source: _Source, untimed: Array, quirks: QuirkCounter) -> pl.DataFrame:
     frame = source.frame("gpu", *fields, *shape).with_columns(annotation=source.texts("gpu", "annotation"))
     thread = pl.col("thread_id").cast(pl.UInt32)
     number = r"(-?\d+)\s*$"
-    pid = pl.lit(source.pids).gather(thread).str.extract(number).cast(pl.Int64, strict=False)
+    pid = pl.lit(source.pids).gather(thread).str.extract(number).cast(pl.Int16, strict=False)
     tid = pl.lit(source.tids).gather(thread).str.extract(number).cast(pl.Int64, strict=False)
-    place = frame.select(device=pl.coalesce("device", pid, pl.lit(0)), stream=pl.coalesce("stream", tid, pl.lit(0)))
+    device = pl.col("device").cast(pl.Int16, strict=False)  # a number that no GPU has is none
+    place = frame.select(
+        device=pl.coalesce(device, pid, pl.lit(0, pl.Int16)), stream=pl.coalesce("stream", tid, pl.lit(0))
+    )
     kinds = pl.Series(GPU_KINDS)
     timed = pl.Series(~untimed)
     return frame.with_columns(
@@ -258,7 +261,7 @@ def _python_calls(source: _Source, quirks: QuirkCounter) -> pl.DataFrame:
     codes = source.events.tables["python"]["name"]
     frame = source.frame("python", "python_id", "parent_id").with_columns(
         source.names.str.extract(module, 1).gather(codes).alias("module_class"),
-        source.names.str.extract(module, 2).cast(pl.Int64).gather(codes).alias("module_instance"),
+        source.names.str.extract(module, 2).cast(pl.Int64, strict=False).gather(codes).alias("module_instance"),
     )
     frame = _with_key(frame.drop("code"), "python_call_id")
     parents, durations = _callers(frame, quirks)
