@@ -545,6 +545,15 @@ class TestFurtherInputs:
         assert quirks(trace)["non-finite-number"] > 0
         assert "lost" not in effects(trace)
 
+    def test_62_halves_of_surrogate_pairs_are_replaced_wherever_they_stand(self) -> None:
+        trace = load("62-lone-surrogate.json")
+        assert [device.name for device in trace.meta.devices] == ["Sample ? GPU"]
+        (call,) = rows(trace.python_calls)
+        assert call["name"] == "half \ufffd of a pair"
+        (thread,) = rows(trace.threads, thread_id=call["thread_id"])
+        assert (thread["tid"], thread["process_name"]) == ("\ufffd main", "whole \U0001f600 and \ufffd half")
+        assert set(quirks(trace)) == {"non-utf8"}
+
     def test_53_names_with_escapes_are_exact(self) -> None:
         assert [row["name"] for row in rows(load("53-escapes-in-names.json").python_calls)] == [
             'say \\"hi\\" \\',

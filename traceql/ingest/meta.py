@@ -159,4 +159,4 @@ def _integer(value: object) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(value).encode(errors="replace").decode()  # halves of surrogate pairs

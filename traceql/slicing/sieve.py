@@ -177,7 +177,7 @@ def _kernel_key(event: Event, rank: int, start: int, dur: int) -> tuple[Any, ...
     device = _number(args.device, event.pid)
     stream = _number(args.stream, event.tid)
     correlation = None if args.correlation in (None, MISSING, 0) else args.correlation
-    return rank, device, stream, start, dur, correlation, event.name.encode(errors="replace").decode()
+    return rank, device, stream, start, dur, correlation, event.name
 
 
 def _number(recorded: int | None, place: int | str) -> int:
