@@ -317,7 +317,7 @@ class TestHostAndSteps:
 
 
 class TestGpuRows:
-    """24 to 30, 39, 41, 42: what is work, and whose."""
+    """24 to 30, 39, 41, 42, 73: what is work, and whose."""
 
     def test_24_collectives_under_three_spellings(self) -> None:
         trace = load("24-nccl-kernel-names.json")
@@ -384,6 +384,15 @@ class TestGpuRows:
         (op,) = rows(trace.ops)
         (thread,) = rows(trace.threads, thread_id=op["thread_id"])
         assert thread["tid"] == "-1204567808"
+
+    def test_73_numbers_that_no_rank_device_or_module_has(self) -> None:
+        """A GPU event without a device has its process for one: not where that is a process of the host."""
+        trace = load("73-numbers-out-of-range.json")
+        assert (trace.meta.rank, trace.meta.world_size) == (None, None)
+        assert [(row["rank"], row["device"]) for row in rows(trace.kernels)] == [(0, 0), (0, 2)]
+        assert durations(trace) == [7_000, 9_000]
+        (call,) = rows(trace.python_calls)
+        assert (call["module_class"], call["module_instance"]) == ("Layer", None)
 
     def test_42_two_devices_do_not_overlap_each_other(self) -> None:
         trace = load("42-two-devices.json")
@@ -535,6 +544,15 @@ class TestFurtherInputs:
         assert by_op(trace) == STANDARD_PAIR | {None: 3_000}
         assert quirks(trace)["non-finite-number"] > 0
         assert "lost" not in effects(trace)
+
+    def test_62_halves_of_surrogate_pairs_are_replaced_wherever_they_stand(self) -> None:
+        trace = load("62-lone-surrogate.json")
+        assert [device.name for device in trace.meta.devices] == ["Sample ? GPU"]
+        (call,) = rows(trace.python_calls)
+        assert call["name"] == "half \ufffd of a pair"
+        (thread,) = rows(trace.threads, thread_id=call["thread_id"])
+        assert (thread["tid"], thread["process_name"]) == ("\ufffd main", "whole \U0001f600 and \ufffd half")
+        assert set(quirks(trace)) == {"non-utf8"}
 
     def test_53_names_with_escapes_are_exact(self) -> None:
         assert [row["name"] for row in rows(load("53-escapes-in-names.json").python_calls)] == [

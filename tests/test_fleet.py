@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ import msgspec
 import polars as pl
 import psutil
 import pytest
+import zstandard
 from click.testing import CliRunner
 from conftest import FIXTURES
 from msgspec import structs
@@ -850,6 +852,14 @@ def test_sizes_as_files_tell_them():
     assert sources.json_bytes(FIXTURES / "none") == 0
 
 
+@pytest.mark.parametrize("packed", [zstandard.ZstdCompressor(write_content_size=False).compress, lzma.compress])
+def test_the_size_of_a_bomb_is_told_from_little_of_it(packed, tmp_path):
+    """Each byte of these files is thousands: to unpack even their beginning whole takes gigabytes from a good bomb."""
+    bomb = tmp_path / "bomb.json.zst"
+    bomb.write_bytes(packed(bytes(1 << 24)))
+    assert sources.json_bytes(bomb) == 64 * bomb.stat().st_size
+
+
 # --- storages
 
 
@@ -906,6 +916,9 @@ def test_queries_of_a_store(base):
     ):
         with pytest.raises(QueryError, match=message):
             query_store(Store.open(store), sql)
+    with pytest.raises(QueryError) as fault:
+        query_store(Store.open(store), "SELECT * FROM cuda_runtime")
+    assert fault.value.hint == "It is called launches."
     for arguments in (["--steps", "1:2"], ["--stage", "decode"], ["--rank", "0"]):
         result = run("query", store, "SELECT * FROM traces", *arguments)
         assert (result.exit_code, "ask a store with WHERE" in result.stderr) == (2, True)

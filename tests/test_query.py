@@ -114,6 +114,14 @@ def test_names_and_keywords_in_any_case(trace):
     assert set(answers) == {trace.kernels.collect().height}
 
 
+def test_many_comments_before_a_query(trace):
+    """Where each ends is clear: their number must not double the time."""
+    comments = "/**/" * 100
+    assert query(trace, f"{comments} SELECT 7 AS n").item() == 7
+    with pytest.raises(QueryError, match="not a query"):
+        query(trace, f"{comments} DROP TABLE kernels")
+
+
 def test_own_table_of_a_query_goes_before(trace):
     assert query(trace, "WITH kernels AS (SELECT 7 AS n) SELECT n FROM kernels").item() == 7
 
@@ -476,6 +484,9 @@ def test_notes_say_why_something_is_missing(path, sql, notes):
         ("SELECT step FROM steps WHERE stage = 'extend'", ["no row has 'extend' as its stage. There are: decode."]),
         ("SELECT COUNT(*) FROM kernels WHERE name = 'xq'",
          ["no row has 'xq' as its name. LIKE '%xq%' finds parts of texts."]),
+        ("SELECT step FROM steps WHERE stage IN ('a', 'b', 'c', 'd', 'decode', 'e')",
+         [*(f"no row has '{text}' as its stage. There are: decode." for text in "abc"),
+          "no row has 2 more of the texts that the query compares stage with."]),
         ("SELECT UPPER(kind) AS kind FROM kernels WHERE kind = 'X'", []),
         ("SELECT COUNT(*) FROM kernels WHERE category <> 'casts' AND name LIKE 'casts' -- category = 'casts'", []),
         ("SELECT COUNT(*) FROM kernels WHERE kind || '' = 'x'", []),

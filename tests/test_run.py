@@ -330,6 +330,19 @@ def test_ranks_are_from_the_names_where_none_is_recorded(tmp_path: Path) -> None
     assert list(notes(trace)) == ["rank-by-name"]
 
 
+@pytest.mark.parametrize("number", [70_000, -1, 10**30])
+def test_a_number_that_no_rank_has_tells_none(number: int, tmp_path: Path) -> None:
+    """Columns of ranks hold 16 bits, and nobody counts the missing ones of 10**30."""
+    trace = traceql.load(small(tmp_path / "a.json", rank=number, world_size=number), cache=False)
+    assert (trace.meta.rank, trace.meta.world_size) == (None, None)
+    assert trace.kernels.collect()["rank"].to_list() == [0]
+
+
+def test_a_number_in_a_name_that_no_rank_has_tells_none(tmp_path: Path) -> None:
+    paths = [small(tmp_path / name) for name in ("a-rank-99999.json", f"b-rank-{'9' * 200}.json", "c-rank-2.json")]
+    assert ranks(loaded(*paths)) == {"a-rank-99999.json": 0, paths[1].name: 1, "c-rank-2.json": 2}
+
+
 def test_ranks_are_in_order_of_the_names_where_nothing_tells(tmp_path: Path) -> None:
     paths = [small(tmp_path / f"{name}.json") for name in ("part10", "part9", "all")]
     trace = loaded(*paths)

@@ -326,6 +326,11 @@ def test_what_must_be_mended_is_written_as_sound_json(name, tmp_path):
     assert_survives(CASES / f"{name}.json", tmp_path)
 
 
+def test_numbers_that_do_not_fit_are_taken_as_the_reader_takes_them(tmp_path):
+    """Else the kernels of a trace would be none of the file's, and a slice would be without them."""
+    assert_survives(CASES / "73-numbers-out-of-range.json", tmp_path)
+
+
 @pytest.mark.slow
 def test_everything_of_every_case_survives(tmp_path):
     n_read = 0

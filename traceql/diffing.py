@@ -14,7 +14,7 @@ from traceql.analyses.diff import Diff, DiffOptions
 from traceql.analyses.recording import SUFFIX, Recording
 from traceql.errors import MissingDataError
 from traceql.ingest.trace_files import trace_files
-from traceql.loading import Loading, Progress
+from traceql.loading import Loading
 from traceql.run import as_run, only_ranks, run_files
 from traceql.trace import Trace
 
@@ -29,16 +29,11 @@ _ZIP = b"PK\x03\x04"
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How traces are read, as for `traceql.load_run`."""
+class Reading(Loading):
+    """How traces are read, as for `traceql.load_run`, and which ranks of them count."""
 
     ranks: tuple[int, ...] = ()
     """Only these; none is all."""
-    force: bool = False
-    cache: bool = True
-    strict: bool = False
-    categories: Path | None = None
-    progress: Progress | None = None
 
 
 def diff(
@@ -88,8 +83,7 @@ def recording(source: Source, reading: Reading | None = None) -> Recording:
     paths = [source] if isinstance(source, str | Path) else list(source)
     if len(paths) == 1 and is_baseline(Path(paths[0])):
         return _of_ranks(Recording.load(Path(paths[0])), reading.ranks)
-    loading = Loading(reading.force, reading.categories, reading.cache, reading.strict, reading.progress)
-    trace = as_run(*run_files(paths, loading))
+    trace = as_run(*run_files(paths, reading))
     trace = only_ranks(trace, reading.ranks) if reading.ranks else trace
     return with_controls(Recording.of(trace), [file.path for file in trace_files(paths)])
 

@@ -1,10 +1,10 @@
 """Everything that steps need, worked out once: marks, which step launched what, windows, exclusive times."""
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
+from traceql.analyses.once import once
 from traceql.analyses.step_marks import step_marks
 from traceql.analyses.step_windows import kernel_steps, steps
 from traceql.trace import Trace
@@ -37,25 +37,7 @@ class Attribution:
     @classmethod
     def of(cls, trace: Trace) -> "Attribution":
         """That of a trace or run: worked out when it is first asked for, and kept while the trace is."""
-        if trace not in _known:
-            _known[trace] = cls._of(trace)
-        return _known[trace]
-
-    @classmethod
-    def _of(cls, trace: Trace) -> "Attribution":
-        kernels = trace.kernels.select(_COLUMNS).collect()
-
-        def worked_out() -> dict[str, pl.DataFrame]:
-            launches = trace.launches.select("launch_id", "rank", "thread_id", "name", "start_ns", "dur_ns")
-            launches = launches.collect().lazy()
-            marks = step_marks(trace.spans, launches, trace.syncs, kernels.lazy())
-            placed = kernel_steps(kernels.lazy(), launches, marks)
-            found, times = steps(kernels.lazy(), marks, placed)
-            return {"marks": marks, "placed": placed, "steps": found, "times": times}
-
-        frames = trace.kept(f"steps-{_METHOD_VERSION}", worked_out)
-        activities = kernels.sort("kernel_id").hstack(frames["placed"].drop("kernel_id"))  # a row for each, in order
-        return cls(activities=activities, **frames)
+        return _attribution(trace)
 
     @property
     def outside_wall_ns(self) -> int:
@@ -66,4 +48,18 @@ class Attribution:
         return int(span["ns"].sum()) - int(self.steps["wall_ns"].sum())
 
 
-_known: WeakKeyDictionary[Trace, Attribution] = WeakKeyDictionary()
+@once
+def _attribution(trace: Trace) -> Attribution:
+    kernels = trace.kernels.select(_COLUMNS).collect()
+
+    def worked_out() -> dict[str, pl.DataFrame]:
+        launches = trace.launches.select("launch_id", "rank", "thread_id", "name", "start_ns", "dur_ns")
+        launches = launches.collect().lazy()
+        marks = step_marks(trace.spans, launches, trace.syncs, kernels.lazy())
+        placed = kernel_steps(kernels.lazy(), launches, marks)
+        found, times = steps(kernels.lazy(), marks, placed)
+        return {"marks": marks, "placed": placed, "steps": found, "times": times}
+
+    frames = trace.kept(f"steps-{_METHOD_VERSION}", worked_out)
+    activities = kernels.sort("kernel_id").hstack(frames["placed"].drop("kernel_id"))  # a row for each, in order
+    return Attribution(activities=activities, **frames)

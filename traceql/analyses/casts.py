@@ -5,7 +5,6 @@ apart. What is not recorded comes from the kernel's name and launch grid, and ea
 """
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -23,6 +22,7 @@ from traceql.analyses.cast_windows import (
 )
 from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
+from traceql.analyses.once import once
 from traceql.analyses.pool_verdicts import item_bytes, pool_verdicts
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
@@ -189,12 +189,12 @@ def cast_report(trace: Trace, selection: Selection | None = None) -> CastReport:
     Raises:
         MissingDataError: the selection names no step of the trace.
     """
-    selection = selection or Selection()
-    if selection != Selection():
-        return _report(trace, selection)
-    if trace not in _known:
-        _known[trace] = _report(trace, selection)
-    return _known[trace]
+    return _of_all_steps(trace) if selection in (None, Selection()) else _report(trace, selection)
+
+
+@once
+def _of_all_steps(trace: Trace) -> CastReport:
+    return _report(trace, Selection())
 
 
 def _report(trace: Trace, selection: Selection) -> CastReport:
@@ -219,9 +219,6 @@ def _report(trace: Trace, selection: Selection) -> CastReport:
         layers_known=bool(layers["layer"].count()),
         quirks=trace.quirks,
     )
-
-
-_known: WeakKeyDictionary[Trace, CastReport] = WeakKeyDictionary()
 
 
 # --- the rows ---

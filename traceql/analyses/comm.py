@@ -25,6 +25,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.clocks import END, END_TOGETHER, LEAST_FOR_CLOCK, aligned, clock_offsets
+from traceql.analyses.once import once
 from traceql.tables import DEVICE, KERNEL_ID, RANK, Column, Table
 from traceql.trace import Trace
 
@@ -145,16 +146,13 @@ _TOGETHER_NS = 200_000
 """Ranks that leave further apart, on one clock, were not in one collective. Seen: below 2 µs."""
 
 
+@once
 def collectives(trace: Trace) -> pl.DataFrame:
     """The `collectives` table of a run: all that differs between ranks is null for one rank alone.
 
-    Kernels without a time are left out.
+    Kernels without a time are left out. Worked out once.
     """
-    return collectives_of(trace, Attribution.of(trace))
-
-
-def collectives_of(trace: Trace, found: Attribution) -> pl.DataFrame:
-    """The `collectives` table, of a trace whose steps have been found already."""
+    found = Attribution.of(trace)
     rows = _with_channel(_recorded(trace, found), found.activities)
     matched = _matched(_with_moment(rows))
     matched = _plausible(matched, clock_offsets(matched))
@@ -351,8 +349,7 @@ def _with_waits(rows: pl.DataFrame) -> pl.DataFrame:
 
 def rank_waits(trace: Trace) -> pl.DataFrame:
     """The `rank_waits` table of a run; what needs several ranks is null for one alone."""
-    found = Attribution.of(trace)
-    return rank_waits_of(collectives_of(trace, found), found.steps)
+    return rank_waits_of(collectives(trace), Attribution.of(trace).steps)
 
 
 def rank_waits_of(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.comm import collectives_of
+from traceql.analyses.comm import collectives
 from traceql.analyses.counted_steps import PER_STEP, counted_steps, in_counted, per_step
 from traceql.analyses.summary import Selection
 from traceql.tables import DEVICE, RANK, Column, Table
@@ -38,7 +38,7 @@ def comm_tails(trace: Trace, selection: Selection | None = None) -> pl.DataFrame
     found = Attribution.of(trace)
     counted = counted_steps(found.steps, selection)
     names = found.activities.select("kernel_id", "short_name")
-    kernels = in_counted(collectives_of(trace, found), counted).join(names, on="kernel_id", validate="1:1")
+    kernels = in_counted(collectives(trace), counted).join(names, on="kernel_id", validate="1:1")
     kernels = kernels.with_columns(bytes=pl.max_horizontal("in_bytes", "out_bytes"))
     least = pl.col("dur_ns").quantile(0.1, "linear")
     stats = kernels.group_by(_KEY).agg(

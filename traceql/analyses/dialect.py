@@ -1,7 +1,7 @@
 """SQL as it is meant: what polars would read from files, count in too few bits or not know by that name."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from traceql.analyses.sql_tokens import Token, tokens
 from traceql.errors import QueryError, nearest
@@ -104,11 +104,12 @@ def for_polars(sql: str) -> str:
     return "".join(_wide_sums(tokens(sql)))
 
 
-def _wide_sums(pieces: list[Token]) -> Iterator[str]:
+def _wide_sums(pieces: Sequence[Token]) -> Iterator[str]:
+    sums = _sums(pieces)
     is_sum: list[bool] = []
-    for place, piece in enumerate(pieces):
+    for piece in pieces:
         if piece.text == "(":
-            is_sum.append(_sums(pieces, place))
+            is_sum.append(next(sums))
             yield "((" if is_sum[-1] else "("
         elif piece.text == ")" and is_sum and is_sum.pop():
             yield ") * CAST(1 AS BIGINT))"
@@ -116,11 +117,14 @@ def _wide_sums(pieces: list[Token]) -> Iterator[str]:
             yield f"{piece.text}e0" if piece.kind == "decimal" else piece.text
 
 
-def _sums(pieces: list[Token], place: int) -> bool:
-    """Whether the bracket at that place begins what SUM adds up, all of it and not each value once."""
-    before = next((piece for piece in reversed(pieces[:place]) if not piece.is_blank), None)
-    after = next((piece for piece in pieces[place + 1 :] if not piece.is_blank), None)
-    return (
-        before is not None and before.kind == "word" and before.name == "sum"
-        and after is not None and after.name not in ("distinct", "all", ")")
-    )  # fmt: skip
+def _sums(pieces: Sequence[Token]) -> Iterator[bool]:
+    """Of each opening bracket: whether it begins what SUM adds up, all of it and not each value once."""
+    solid = [_EDGE, *(piece for piece in pieces if not piece.is_blank), _EDGE]
+    for before, piece, after in zip(solid, solid[1:], solid[2:], strict=False):
+        if piece.text == "(":
+            is_call = before.kind == "word" and before.name == "sum"
+            yield is_call and after.name not in ("distinct", "all", ")", _EDGE.name)
+
+
+_EDGE = Token("space", "")
+"""Before the first piece and after the last."""

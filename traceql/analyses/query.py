@@ -11,6 +11,7 @@ from traceql.analyses.dialect import for_polars, refuse_files, table_advice
 from traceql.analyses.query_faults import explained
 from traceql.analyses.query_notes import missing, never, whole
 from traceql.analyses.results import RESULTS
+from traceql.analyses.sql_tokens import tokens
 from traceql.analyses.summary import Selection
 from traceql.errors import QueryError
 from traceql.tables import INPUT_TABLES, Table
@@ -19,8 +20,8 @@ from traceql.trace import Trace
 SCHEMA_VERSION = 1
 """Of the tables below: raised whenever a column of one is added, changed, renamed or goes, or a table goes."""
 
-_QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:select|with|from|explain)\b", re.IGNORECASE | re.DOTALL)
-"""How a query begins, comments aside; what drops, truncates or creates begins otherwise."""
+_BEGINNINGS = ("select", "with", "from", "explain")
+"""Words that a query begins with; what drops, truncates or creates begins otherwise."""
 _FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ArithmeticError, TypeError, ValueError)
 """What polars raises over a query, not all of it of its own; a file that it cannot read is no fault of the query."""
 _NO_TABLE = re.compile(r"relation '(.*)' was not found", re.DOTALL)
@@ -73,7 +74,7 @@ def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFram
     Raises:
         QueryError: it is no query, or names a column or function that is not there.
     """
-    if not _QUERY.match(sql):
+    if not _is_query(sql):
         raise QueryError("this is not a query", "Begin with SELECT or WITH; `traceql tables` lists the tables.")
     refuse_files(sql)
     text = for_polars(sql)
@@ -83,11 +84,11 @@ def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFram
         try:
             return context.execute(text).collect(), named
         except pl.exceptions.SQLInterfaceError as fault:
-            missing = _NO_TABLE.search(str(fault))
-            if missing is None or missing[1] in named:
+            unknown = _NO_TABLE.search(str(fault))
+            if unknown is None or unknown[1] in named:
                 raise explained(_as_typed(str(fault), sql), sql, named) from fault
-            named[missing[1]] = made(missing[1])
-            context.register(missing[1], named[missing[1]])  # pyright: ignore[reportUnknownMemberType] - as pandas, say
+            named[unknown[1]] = made(unknown[1])
+            context.register(unknown[1], named[unknown[1]])  # pyright: ignore[reportUnknownMemberType] - as pandas, say
         except _FAULTS as fault:
             raise explained(str(fault), sql, named) from fault
 
@@ -95,6 +96,12 @@ def answered(sql: str, made: Callable[[str], pl.LazyFrame]) -> tuple[pl.DataFram
 def query(trace: Trace, sql: str, selection: Selection | None = None) -> pl.DataFrame:
     """The answer to a query without notes: arguments and errors as those of `ask`."""
     return ask(trace, sql, selection).frame
+
+
+def _is_query(sql: str) -> bool:
+    """Whether it begins as one, comments and brackets aside."""
+    first = next((token for token in tokens(sql) if not token.is_blank and token.text != "("), None)
+    return first is not None and first.text.lower() in _BEGINNINGS
 
 
 def _made(trace: Trace, name: str, selection: Selection | None) -> pl.LazyFrame:

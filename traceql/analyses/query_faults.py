@@ -23,7 +23,7 @@ def explained(fault: str, sql: str, named: Named) -> QueryError:
         sql: the query as it was typed.
         named: the tables it names.
     """
-    text = " ".join(re.split(r"\n\s*(?:Resolved plan|Did you mean|This error occurred)", fault)[0].split())
+    text = " ".join(re.split(r"\n[ \t]*(?:Resolved plan|Did you mean|This error occurred)", fault)[0].split())
     for pattern, told in _TOLD:
         found = pattern.search(text)
         if found:

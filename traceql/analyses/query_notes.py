@@ -7,20 +7,20 @@ from itertools import pairwise
 import polars as pl
 
 from traceql.analyses.needs import why_columns_null, why_empty
+from traceql.analyses.query_faults import Named
 from traceql.analyses.sql_tokens import Token, tokens
 from traceql.analyses.summary import Selection
 from traceql.errors import nearest
 from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
 
-Named = Mapping[str, pl.LazyFrame]
-"""The tables that a query names, as it writes their names."""
-
 _WHOLE = (*(table.name for table in INPUT_TABLES), "kernel_layers", "queue_depth")
 """Tables that are never of some steps alone."""
 _WORD = re.compile(r"\w+")
 _MOST_VALUES = 30
 """Of a column with more different texts they are not listed."""
+_MOST_TEXTS = 3
+"""Of more texts that no row has they are counted: a query may list hundreds, and each is looked for in all columns."""
 
 
 def missing(
@@ -71,11 +71,16 @@ def never(sql: str, named: Named) -> Iterator[str]:
     """
     pieces = [piece for piece in tokens(sql) if not piece.is_blank]
     own = {name.name for word, name in pairwise(pieces) if word.name == "as"}
+    asked: dict[str, list[str]] = {}
     for column, text in dict.fromkeys(_compared(pieces)):
-        found = [values for frame in named.values() if (values := _values(frame, column)) is not None]
-        known = sorted({value for values in found for value in values})
-        if known and text not in known and column not in own:
-            yield f"no row has {text[:80]!r} as its {column}. {_advice(text, known, named)}"
+        asked.setdefault(column, []).append(text)
+    for column in (each for each in asked if each not in own):
+        known = {value for frame in named.values() for value in _values(frame, column)}
+        absent = [text for text in asked[column] if text not in known] if known else []
+        for text in absent[:_MOST_TEXTS]:
+            yield f"no row has {text[:80]!r} as its {column}. {_advice(text, sorted(known), named)}"
+        if len(absent) > _MOST_TEXTS:
+            yield f"no row has {len(absent) - _MOST_TEXTS:,} more of the texts that the query compares {column} with."
 
 
 def _advice(text: str, known: Sequence[str], named: Named) -> str:
@@ -97,10 +102,10 @@ def _with_text(frame: pl.LazyFrame, text: str) -> list[str]:
     return [name for name in texts if found[name].item()]
 
 
-def _values(frame: pl.LazyFrame, column: str) -> list[str] | None:
-    """The different texts of a column; None where the table has no such column of texts."""
+def _values(frame: pl.LazyFrame, column: str) -> list[str]:
+    """The different texts of a column; none where the table has no such column of texts."""
     if frame.collect_schema().get(column) != pl.String:
-        return None
+        return []
     return frame.select(pl.col(column).drop_nulls().unique()).collect().to_series().to_list()
 
 

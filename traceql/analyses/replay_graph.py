@@ -10,13 +10,13 @@ replay with nothing changed gives the recording back, by construction; how near 
 """
 
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.comm import CATEGORY, collectives_of
+from traceql.analyses.comm import CATEGORY, collectives
+from traceql.analyses.once import once
 from traceql.analyses.replay_delays import AFTER_END, LAUNCH, UNKNOWN_NS, Timed, delays
 from traceql.analyses.replay_edges import (
     Edges,
@@ -74,19 +74,14 @@ class ReplayGraph:
     @classmethod
     def of(cls, trace: Trace) -> "ReplayGraph":
         """That of a trace or run, kept while the trace is."""
-        if trace not in _known:
-            _known[trace] = build(trace)
-        return _known[trace]
+        return _graph(trace)
 
 
-_known: WeakKeyDictionary[Trace, ReplayGraph] = WeakKeyDictionary()
-
-
-def build(trace: Trace) -> ReplayGraph:
+@once
+def _graph(trace: Trace) -> ReplayGraph:
     """The graph of a trace or run. Activities without a time are left out, and calls that neither launch nor wait."""
     found = Attribution.of(trace)
-    collectives = collectives_of(trace, found)
-    activities = _activities(trace, found, collectives)
+    activities = _activities(trace, found)
     calls, waits = host_waits(trace, activities)
     joins = (
         activities.filter(pl.col("collective_id").is_not_null())
@@ -118,9 +113,9 @@ def build(trace: Trace) -> ReplayGraph:
 # --- rows
 
 
-def _activities(trace: Trace, found: Attribution, collectives: pl.DataFrame) -> pl.DataFrame:
+def _activities(trace: Trace, found: Attribution) -> pl.DataFrame:
     """GPU activities in order of start, with their launch and their collective; times on the lowest rank's clock."""
-    matched = collectives.select(
+    matched = collectives(trace).select(
         "kernel_id", "collective_id", offset_ns=pl.col("start_ns") - pl.col("recorded_start_ns")
     )
     calls = trace.launches.select("launch_id", "thread_id", call_ns="start_ns", call="name").collect()

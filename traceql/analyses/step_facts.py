@@ -5,16 +5,16 @@ analysis counts.
 """
 
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.category_times import step_categories
-from traceql.analyses.comm import COLLECTIVES, collectives_of
+from traceql.analyses.comm import COLLECTIVES, collectives
 from traceql.analyses.concurrency import comm_overlap_of
 from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
+from traceql.analyses.once import once
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.summary import Selection, outliers
 from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
@@ -130,14 +130,9 @@ _ALIKE = [*_PLACE, "stage", "batch_size"]
 """Steps whose walls are compared, as `outliers` does."""
 
 
+@once
 def step_facts(trace: Trace) -> pl.DataFrame:
     """The `step_facts` table of a trace or run; empty without steps. Worked out once."""
-    if trace not in _known:
-        _known[trace] = _step_facts(trace)
-    return _known[trace]
-
-
-def _step_facts(trace: Trace) -> pl.DataFrame:
     found = Attribution.of(trace)
     rows = found.steps.with_columns(**_medians(), **_neighbours())
     for facts in _facts(trace, found):
@@ -150,9 +145,6 @@ def _step_facts(trace: Trace) -> pl.DataFrame:
         pl.col("is_outlier", "is_training", "is_counted").fill_null(value=False),
     )
     return STEP_FACTS.check(rows.select(STEP_FACTS.names).sort(_STEP))
-
-
-_known: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 
 def typical_steps(trace: Trace, selection: Selection | None = None) -> pl.DataFrame:
@@ -191,7 +183,7 @@ def _waiting(trace: Trace, found: Attribution) -> pl.DataFrame:
     """By step: waiting for other ranks; without rows for one rank alone, whose kernels match with no other's."""
     if found.activities["rank"].n_unique() < 2:
         return COLLECTIVES.empty().select(*_STEP, comm_waiting_ns="waiting_ns")
-    matched = collectives_of(trace, found).filter(pl.col("waiting_ns").is_not_null() & pl.col("step").is_not_null())
+    matched = collectives(trace).filter(pl.col("waiting_ns").is_not_null() & pl.col("step").is_not_null())
     return matched.group_by(_STEP).agg(comm_waiting_ns=pl.sum("waiting_ns"))
 
 

@@ -152,7 +152,7 @@ def command(
     from traceql.report import diff_document, diff_page  # noqa: PLC0415
     from traceql.report.diff_formats import FORMATS as WRITERS  # noqa: PLC0415
 
-    reading = Reading(ranks, force, not no_cache, strict, categories)
+    reading = Reading(force, categories, not no_cache, strict, ranks=ranks)
     before, after = ([_recording(path, reading) for path in side] for side in sides)
     found = diff(before, after, DiffOptions(stage, batch_size, *steps, min_effect))
     judgements = [judged(found, gate) for gate in ((step_gate,) if step_gate else ()) + gates]

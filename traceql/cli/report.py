@@ -13,11 +13,10 @@ from traceql.cli.html_files import check_page, write_diff_report, write_report
 from traceql.cli.loading import load_traces
 from traceql.cli.request import TraceRequest, takes_traces
 from traceql.cli.sides import are_sides, check_sides, compared, load_run, read_sides
+from traceql.ingest.trace_files import stem_of
 
 if TYPE_CHECKING:
     from traceql.report.html import Assets
-
-_SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?$", re.IGNORECASE)
 
 
 @click.command("report", epilog="Example: traceql report trace.json.gz -o report.html --open")
@@ -77,4 +76,4 @@ def default_output(traces: tuple[Path, ...], *, is_diff: bool = False) -> Path:
 
 def _stem(path: Path) -> str:
     """The name without what all traces end with, and without the signs of a pattern."""
-    return re.sub(r"[*?\[\]]+", "", _SUFFIXES.sub("", path.name)).strip(" .-")
+    return re.sub(r"[*?\[\]]+", "", stem_of(path.name)).strip(" .-")

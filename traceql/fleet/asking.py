@@ -2,8 +2,9 @@
 
 import polars as pl
 
+from traceql.analyses.dialect import table_advice
 from traceql.analyses.query import answered
-from traceql.errors import MissingDataError, QueryError, nearest
+from traceql.errors import MissingDataError, QueryError
 from traceql.fleet.kept import FAILURES, known, schema_of, wanted
 from traceql.fleet.store import Store
 from traceql.tables import Table
@@ -41,7 +42,7 @@ def table_of(store: Store, name: str) -> pl.LazyFrame:
         raise MissingDataError(
             f"{store.storage.location} does not keep {name}", f"Ingest the traces again with --tables {name}."
         )
-    raise QueryError(f"unknown table {name[:80]!r}", nearest(name, tables_of(store)))
+    raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, tables_of(store)))
 
 
 def tables_of(store: Store) -> dict[str, Table]:

@@ -5,11 +5,12 @@ from functools import cache
 
 import polars as pl
 
+from traceql.analyses.dialect import table_advice
 from traceql.analyses.query import tables as queried
 from traceql.analyses.results import RESULTS
 from traceql.analyses.summary import Summary, summarize
 from traceql.diffing import ControlPace
-from traceql.errors import MissingDataError, QueryError, nearest
+from traceql.errors import MissingDataError, QueryError
 from traceql.ingest.meta import TraceMeta
 from traceql.rules import FINDINGS, built_in_rules, run_rules
 from traceql.tables import Column, Table
@@ -83,7 +84,7 @@ def wanted(more: Sequence[str]) -> tuple[str, ...]:
     """
     for name in more:
         if name not in known():
-            raise QueryError(f"unknown table {name[:80]!r}", nearest(name, known()))
+            raise QueryError(f"unknown table {name[:80]!r}", table_advice(name, known()))
     return (TRACES.name, FINDINGS.name, *dict.fromkeys((*KEPT, *more)))
 
 

@@ -15,9 +15,10 @@ from msgspec import structs
 
 from traceql.errors import InputError
 from traceql.fleet.manifest import RUN_BYTES, checked_run, short_hash
-from traceql.fleet.source import Source, Stamp, rank_of_folder, stamp_of, stem_of
+from traceql.fleet.source import Source, Stamp, rank_of_folder, stamp_of
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.ranks import ranks_in_names, without_rank
+from traceql.ingest.trace_files import stem_of
 
 _HOST = re.compile(r"(?P<host>.+)_\d+")
 """The worker's name where torch.profiler makes it."""

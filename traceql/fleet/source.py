@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from traceql.fleet.manifest import Origin
+from traceql.ingest.ranks import rank_of
+from traceql.ingest.trace_files import stem_of
 
-_SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?$")
 _STAMPED = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,19})\.pt\.trace\.json(\.(gz|zst|xz))?", re.DOTALL)
 """As torch.profiler.tensorboard_trace_handler names its files: worker.time.pt.trace.json."""
 _RANK_FOLDER = re.compile(r"(?i)rank[-_.]?(\d+)")
@@ -65,11 +66,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return self.origin.location.removeprefix(f"{self.job_folder}/")
 
 
-def stem_of(name: str) -> str:
-    """The name of a file without what says that it is a trace."""
-    return _SUFFIXES.sub("", name)
-
-
 def stamp_of(name: str) -> Stamp | None:
     """What torch.profiler's handler put into a name; None in any other."""
     found = _STAMPED.fullmatch(name)
@@ -79,7 +75,7 @@ def stamp_of(name: str) -> Stamp | None:
 def rank_of_folder(folder: str) -> int | None:
     """The rank that a folder is for: `3` for one named rank_3; None for any other."""
     found = _RANK_FOLDER.fullmatch(folder.rpartition("/")[2])
-    return int(found[1]) if found else None
+    return rank_of(found[1]) if found else None
 
 
 def as_text(path: Path) -> str:

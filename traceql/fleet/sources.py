@@ -27,6 +27,8 @@ _JSON_PER_PACKED = 16
 """JSON per packed byte where that cannot be found out: gzip of real traces has 9 to 14, zstd to 45 at times."""
 _SAMPLE_BYTES = 1 << 18
 """Of a file that does not say its size, to see how it unpacks."""
+_MOST_PER_PACKED = 64
+"""No more than this is unpacked of a packed byte to see that: what zeros are packed to fills any memory."""
 _PATTERN = "*?["
 
 
@@ -189,16 +191,16 @@ def _told_bytes(head: bytes, tail: bytes) -> int:
 
 
 def _ratio(head: bytes) -> float:
-    """JSON per packed byte, as the beginning of a file unpacks."""
-    unpackers: dict[bytes, Callable[[bytes], bytes]] = {
-        b"\x28\xb5\x2f\xfd": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
-        b"\xfd7zXZ": lambda data: lzma.LZMADecompressor().decompress(data),
-        b"\x1f\x8b": lambda data: zlib.decompressobj(31).decompress(data),
+    """JSON per packed byte, as the beginning of a file unpacks; at most `_MOST_PER_PACKED`."""
+    unpackers: dict[bytes, Callable[[bytes, int], bytes]] = {
+        b"\x28\xb5\x2f\xfd": lambda data, most: zstandard.ZstdDecompressor().stream_reader(data).read(most),
+        b"\xfd7zXZ": lambda data, most: lzma.LZMADecompressor().decompress(data, most),
+        b"\x1f\x8b": lambda data, most: zlib.decompressobj(31).decompress(data, most),
     }
     for magic, unpack in unpackers.items():
         if head.startswith(magic):
             with suppress(zstandard.ZstdError, lzma.LZMAError, zlib.error):
-                return max(len(unpack(head)) / len(head), 1.0)
+                return max(len(unpack(head, len(head) * _MOST_PER_PACKED)) / len(head), 1.0)
             return _JSON_PER_PACKED
     return 1.0
 

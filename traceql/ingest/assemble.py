@@ -65,20 +65,10 @@ def assemble(decoded: list[Decoded], quirks: QuirkCounter) -> Events:
     for part in parts:
         quirks.merge(part.piece.quirks.items())
         quirks.add("odd-arguments", part.piece.columns.n_odd_args)
-    events.names = [_encodable(name, quirks) for name in names]
+    events.names = list(names)
     events.threads = list(threads)
     _concatenate(parts, events)
     return events
-
-
-def _encodable(name: str, quirks: QuirkCounter) -> str:
-    """The name without halves of surrogate pairs, which JSON can spell and no encoding can hold."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        quirks.add("non-utf8")
-        return name.encode(errors="replace").decode()
-    return name
 
 
 class _Joiner:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import msgspec
 
+from traceql.ingest.ranks import RANKS
+
 
 class Device(msgspec.Struct, frozen=True):
     """A GPU as listed in `deviceProperties`; null where the file does not say."""
@@ -82,8 +84,14 @@ _json = json.JSONDecoder(strict=False)
 
 
 def distributed_rank(keys: dict[str, Any]) -> int | None:
-    """The rank in `distributedInfo`."""
-    return _integer(_mapping(keys.get("distributedInfo")).get("rank"))
+    """The rank in `distributedInfo`; None for a number that no rank has."""
+    rank = _integer(_mapping(keys.get("distributedInfo")).get("rank"))
+    return rank if rank in RANKS else None
+
+
+def _world_size(keys: dict[str, Any]) -> int | None:
+    size = _integer(_mapping(keys.get("distributedInfo")).get("world_size"))
+    return size if size is not None and size - 1 in RANKS else None
 
 
 def trace_meta(keys: dict[str, Any], **measured: Any) -> TraceMeta:
@@ -94,8 +102,8 @@ def trace_meta(keys: dict[str, Any], **measured: Any) -> TraceMeta:
     devices = [_device(i, _mapping(each)) for i, each in enumerate(properties)]
     return TraceMeta(
         base_time_ns=_integer(keys.get("baseTimeNanoseconds")),
-        rank=_integer(distributed.get("rank")),
-        world_size=_integer(distributed.get("world_size")),
+        rank=distributed_rank(keys),
+        world_size=_world_size(keys),
         devices=tuple(devices),
         record_shapes=_option(keys, "record_shapes"),
         with_stack=_option(keys, "with_stack"),
@@ -151,4 +159,4 @@ def _integer(value: object) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(value).encode(errors="replace").decode()  # halves of surrogate pairs

@@ -13,6 +13,7 @@ from traceql.ingest.decode import ARGS_SEPARATOR, CALL_APIS, GPU_KINDS, NO_TEXT,
 from traceql.ingest.events import NameArgs, lenient_args
 from traceql.ingest.links import link_kernels, nest, nest_frames
 from traceql.ingest.quirks import QuirkCounter
+from traceql.ingest.ranks import rank_of
 from traceql.ingest.times import MISSING
 from traceql.tables import LAUNCHES, MEMORY, OPS, PYTHON_CALLS, SPANS, SYNCS, THREADS
 
@@ -188,10 +189,11 @@ def _threads(events: Events, rank: int | None, quirks: QuirkCounter) -> pl.DataF
 
 def _merged_ranks(prefixes: list[str]) -> dict[str, int]:
     """Rank of each process prefix of a merged file: its number, where only one kind of number is used."""
-    numbers = [int(re.sub(r"\D", "", p)) for p in prefixes if re.fullmatch(r"[A-Z]+\d+", p)]
+    numbers = [rank_of(re.sub(r"\D", "", p)) for p in prefixes if re.fullmatch(r"[A-Z]+\d+", p)]
+    ranks = [number for number in numbers if number is not None]
     kinds = {re.sub(r"\d", "", p) for p in prefixes}
-    if len(kinds) == 1 and len(set(numbers)) == len(prefixes):
-        return dict(zip(prefixes, numbers, strict=True))
+    if len(kinds) == 1 and len(set(ranks)) == len(prefixes):
+        return dict(zip(prefixes, ranks, strict=True))
     return {prefix: i for i, prefix in enumerate(prefixes)}
 
 
@@ -206,9 +208,12 @@ def _gpu(source: _Source, untimed: Array, quirks: QuirkCounter) -> pl.DataFrame:
     frame = source.frame("gpu", *fields, *shape).with_columns(annotation=source.texts("gpu", "annotation"))
     thread = pl.col("thread_id").cast(pl.UInt32)
     number = r"(-?\d+)\s*$"
-    pid = pl.lit(source.pids).gather(thread).str.extract(number).cast(pl.Int64, strict=False)
+    pid = pl.lit(source.pids).gather(thread).str.extract(number).cast(pl.Int16, strict=False)
     tid = pl.lit(source.tids).gather(thread).str.extract(number).cast(pl.Int64, strict=False)
-    place = frame.select(device=pl.coalesce("device", pid, pl.lit(0)), stream=pl.coalesce("stream", tid, pl.lit(0)))
+    device = pl.col("device").cast(pl.Int16, strict=False)  # a number that no GPU has is none
+    place = frame.select(
+        device=pl.coalesce(device, pid, pl.lit(0, pl.Int16)), stream=pl.coalesce("stream", tid, pl.lit(0))
+    )
     kinds = pl.Series(GPU_KINDS)
     timed = pl.Series(~untimed)
     return frame.with_columns(
@@ -256,7 +261,7 @@ def _python_calls(source: _Source, quirks: QuirkCounter) -> pl.DataFrame:
     codes = source.events.tables["python"]["name"]
     frame = source.frame("python", "python_id", "parent_id").with_columns(
         source.names.str.extract(module, 1).gather(codes).alias("module_class"),
-        source.names.str.extract(module, 2).cast(pl.Int64).gather(codes).alias("module_instance"),
+        source.names.str.extract(module, 2).cast(pl.Int64, strict=False).gather(codes).alias("module_instance"),
     )
     frame = _with_key(frame.drop("code"), "python_call_id")
     parents, durations = _callers(frame, quirks)

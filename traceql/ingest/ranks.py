@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 from traceql.errors import InputError
 from traceql.ingest.quirks import KINDS, Quirk
 
+RANKS = range(1 << 15)
+"""Ranks that there can be: as many as a column of them holds. Any other number is none."""
 RankSource = Literal["distributed_info", "file_name", "order"]
 
 _RANK_IN_NAME = {
@@ -75,7 +77,8 @@ def ranks_in_names(names: Sequence[str]) -> list[int | None]:
             return numbers
     keys = [tuple(place.get(kind, -1) for kind in _PLACE_ORDER) for place in places]
     if all(places) and len(set(keys)) == len(keys):
-        return [sorted(keys).index(key) for key in keys]
+        rank_of_key = {key: rank for rank, key in enumerate(sorted(keys))}
+        return [rank_of_key[key] for key in keys]
     return [next(iter(place.values()), None) for place in places]
 
 
@@ -88,7 +91,13 @@ def without_rank(name: str) -> str:
 
 def _place(name: str) -> dict[str, int]:
     found = {kind: pattern.search(name) for kind, pattern in _RANK_IN_NAME.items()}
-    return {kind: int(match.group(1)) for kind, match in found.items() if match}
+    told = {kind: rank_of(match[1]) for kind, match in found.items() if match}
+    return {kind: rank for kind, rank in told.items() if rank is not None}
+
+
+def rank_of(digits: str) -> int | None:
+    """The rank that digits tell; None where there can be no such one."""
+    return rank if len(digits) < 20 and (rank := int(digits)) in RANKS else None
 
 
 def _filled(ranks: Sequence[int | None]) -> list[int]:

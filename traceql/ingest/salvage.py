@@ -239,15 +239,21 @@ _TOKEN = re.compile(
     rb"|(?P<missing>\}(?=\s*\{))",
     re.IGNORECASE | re.DOTALL,
 )
-_ILLEGAL_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+_ESCAPE = re.compile(
+    rb"""\\(?:(?P<legal>["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}
+    |u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})
+    |(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|)""",
+    re.VERBOSE,
+)
+"""An escape of a string: as JSON allows it, half of a surrogate pair, which no encoding can hold, or neither."""
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 def repair(text: bytes) -> tuple[bytes, Counter[str]]:
     """The text with the faults mended that profilers are known to write, and how many of each were met.
 
-    Bytes that are not UTF-8, backslashes that JSON does not allow, raw control characters in strings, inf and nan,
-    stray and missing commas.
+    Bytes that are not UTF-8, halves of surrogate pairs, backslashes that JSON does not allow, raw control characters
+    in strings, inf and nan, stray and missing commas.
     """
     quirks: Counter[str] = Counter()
     try:
@@ -257,8 +263,11 @@ def repair(text: bytes) -> tuple[bytes, Counter[str]]:
         quirks["non-utf8"] += 1
 
     def escape(match: re.Match[bytes]) -> bytes:
-        if match.group(1) is not None:
-            return match.group()
+        if match["legal"]:
+            return match[0]
+        if match["half"]:
+            quirks["non-utf8"] += 1
+            return b"\\ufffd"
         quirks["illegal-escape"] += 1
         return b"\\\\"
 
@@ -269,7 +278,7 @@ def repair(text: bytes) -> tuple[bytes, Counter[str]]:
     def mend(match: re.Match[bytes]) -> bytes:
         token = match.group()
         if match.lastgroup == "string":
-            token = _ILLEGAL_ESCAPE.sub(escape, token) if b"\\" in token else token
+            token = _ESCAPE.sub(escape, token) if b"\\" in token else token
             return _CONTROL.sub(control, token)
         if match.lastgroup == "number":
             quirks["non-finite-number"] += 1

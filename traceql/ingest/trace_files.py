@@ -10,6 +10,7 @@ from pathlib import Path
 from traceql.errors import InputError
 
 _TRACE_NAME = re.compile(r"[^.].*\.json(\.(gz|zst|xz))?", re.DOTALL)
+_ENDING = re.compile(r"(\.pt)?(\.trace)?\.json(\.(gz|zst|xz))?\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ def natural(path: Path) -> list[tuple[int, str]]:
 def is_trace_name(name: str) -> bool:
     """Whether a file in a folder is taken for a trace, by its name."""
     return _TRACE_NAME.fullmatch(name) is not None
+
+
+def stem_of(name: str) -> str:
+    """The name of a file without what says that it is a trace."""
+    return _ENDING.sub("", name)
 
 
 def _identity(path: Path) -> object:

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import orjson
-
 from traceql.analyses.query import SCHEMA_VERSION
 from traceql.report.page import Column, Section, TextTable
+from traceql.report.plain import json_text
 from traceql.tables import Column as TableColumn
 from traceql.tables import Table
 
@@ -36,5 +35,4 @@ def columns_json(tables: Mapping[str, Table], found: Found) -> bytes:
         {"name": table.name, "doc": table.doc, "columns": [column.document for of, column in found if of is table]}
         for table in tables.values()
     ]
-    document = {"schema_version": SCHEMA_VERSION, "tables": [each for each in documents if each["columns"]]}
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return json_text({"schema_version": SCHEMA_VERSION, "tables": [each for each in documents if each["columns"]]})

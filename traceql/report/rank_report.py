@@ -6,12 +6,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.clocks import clock_offsets
-from traceql.analyses.comm import (
-    RANK_WAITS,
-    collective_stats,
-    collectives_of,
-    rank_waits_of,
-)
+from traceql.analyses.comm import RANK_WAITS, collective_stats, collectives, rank_waits_of
 from traceql.analyses.concurrency import comm_overlap_of
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.summary import Selection, selected_steps
@@ -56,15 +51,15 @@ class RankReport:
     quirks: tuple[Quirk, ...]
 
     @classmethod
-    def of(cls, trace: Trace, selection: Selection | None = None, found: Attribution | None = None) -> "RankReport":
+    def of(cls, trace: Trace, selection: Selection | None = None) -> "RankReport":
         """Works it out for a run, or for one trace.
 
         Raises:
             MissingDataError: the selection names no step.
         """
         selection = selection or Selection()
-        found = found or Attribution.of(trace)
-        every = collectives_of(trace, found)
+        found = Attribution.of(trace)
+        every = collectives(trace)
         steps = selected_steps(found.steps, selection)
         chosen = every
         overlap = comm_overlap_of(found.activities, steps)

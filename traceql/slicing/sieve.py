@@ -28,6 +28,8 @@ from traceql.trace import Trace
 LONGEST_NS = 30 * 86_400 * 10**9
 """As in reading: what claims to last longer is of no use."""
 _NUMBER_AT_END = re.compile(r"(-?\d+)\s*$")
+_MOST_DIGITS = 20
+"""Of a number of 64 bits, with its sign."""
 _NOWHERE = Stretches.union([])
 _THREAD = ["pid", "tid"]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -174,17 +176,19 @@ def _kernel_keys(kernels: pl.DataFrame, first_ns: int) -> set[tuple[Any, ...]]:
 def _kernel_key(event: Event, rank: int, start: int, dur: int) -> tuple[Any, ...]:
     """The same of an event."""
     args = _arguments(GpuArgs, event)
-    device = _number(args.device, event.pid)
-    stream = _number(args.stream, event.tid)
+    device = _number(args.device, event.pid, n_bits=16)
+    stream = _number(args.stream, event.tid, n_bits=64)
     correlation = None if args.correlation in (None, MISSING, 0) else args.correlation
-    return rank, device, stream, start, dur, correlation, event.name.encode(errors="replace").decode()
+    return rank, device, stream, start, dur, correlation, event.name
 
 
-def _number(recorded: int | None, place: int | str) -> int:
-    if recorded not in (None, MISSING):
-        return recorded
+def _number(recorded: int | None, place: int | str, *, n_bits: int) -> int:
+    """What is recorded, else the number that the place ends with, else 0, as the reader takes them."""
     found = _NUMBER_AT_END.search(str(place))
-    return int(found[1]) if found else 0
+    named = int(found[1]) if found and len(found[1]) <= _MOST_DIGITS else None
+    fitting = range(-(1 << (n_bits - 1)), 1 << (n_bits - 1))
+    known = (number for number in (recorded, named) if number is not None and number != MISSING)
+    return next((number for number in known if number in fitting), 0)
 
 
 def _arguments(shape: type[Shape], event: Event) -> Shape:
