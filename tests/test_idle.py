@@ -437,6 +437,10 @@ LINES = [
      "idle 30 % of the step, 30 % of unknown cause: launches are not recorded"),
     ([{"no_work_ns": 6_000_000}],
      "idle 60 % of the step, 60 % without a batch to work on: neither host-bound nor GPU-bound"),
+    # launched in time, but idle for long: no shorter kernel makes that shorter
+    ([{"gpu_gap_ns": 6_000_000, "launch_ns": 100_000}],
+     "GPU mostly idle: idle 61 % of the step, 60 % between kernels already launched"),
+    ([{"gpu_gap_ns": 4_900_000}], "GPU-bound: idle 49 % of the step, all of it between kernels already launched"),
     ([{"wall_ns": 200_000, "launch_ns": 40_000}],
      "GPU waits for the host 20 % of the step: host-bound; 40.0 µs of 200.0 µs"),
     # an incomplete step does not count where there is a complete one, and does where there is none

@@ -15,7 +15,7 @@ from traceql.analyses.summary import Summary
 from traceql.categories import GROUPS
 from traceql.report import numbers
 from traceql.report import summary_words as words
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.quirks import losses, quirk_lines
 
 Row = dict[str, Any]
@@ -240,7 +240,7 @@ def kernels(summary: Summary, view: SummaryView) -> Section:
         )
         for row in summary.kernels.head(view.top).iter_rows(named=True)
     )
-    title = _top_title("Kernels", len(rows), summary.kernels.height)
+    title = top_title("Kernels", len(rows), summary.kernels.height)
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=_sums(summary) if rows else ())
 
 
@@ -254,7 +254,7 @@ def ops(summary: Summary, view: SummaryView) -> Section:
         (*_kernel_times(summary, row), "(no op)" if row["op"] is None else fmt.visible(row["op"]))
         for row in summary.ops.head(view.top).iter_rows(named=True)
     )
-    title = _top_title("Ops", len(rows), summary.ops.height)
+    title = top_title("Ops", len(rows), summary.ops.height)
     notes = (*filter(None, [words.without_op(summary)]), *_sums(summary)) if rows else ()
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=notes)
 
@@ -392,10 +392,6 @@ def _kernel_times(summary: Summary, row: Row) -> tuple[str, ...]:
 
 def _kernel_name(row: Row, view: SummaryView) -> str:
     return fmt.visible(row["name"] if view.full_names else row["short_name"])
-
-
-def _top_title(what: str, n_shown: int, n_all: int) -> str:
-    return what if n_shown == n_all else f"{what}: top {n_shown} of {n_all}"
 
 
 def _table_or_words(
