@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields, replace
 from typing import Any
 
 import polars as pl
@@ -15,7 +16,7 @@ from test_truth import REAL, check_against_reference
 import traceql
 from traceql.analyses import summarize
 from traceql.analyses.casts import cast_report
-from traceql.analyses.rank_stats import summarize_run
+from traceql.analyses.rank_stats import RunSummary, summarize_run
 from traceql.analyses.stages import STAGES
 from traceql.analyses.summary import Selection
 from traceql.categories import GROUPS
@@ -24,6 +25,7 @@ from traceql.report.casts_words import casts_lines
 from traceql.report.html import Tile
 from traceql.report.stage_words import counts_in_words, several_stages, stage_name, step_name
 from traceql.report.summary_page import SummaryView, summary_page
+from traceql.report.summary_words import subject
 from traceql.report.text import render_text
 from traceql.report.trace_page import Material, trace_page
 
@@ -238,3 +240,22 @@ def test_steps_of_unknown_stage_are_called_that(half_known: str) -> None:
     assert "`--stage unknown`" not in CliRunner().invoke(main, ["layers", half_known]).stdout
     tiles = trace_page(Material.of(traceql.load(half_known, cache=False))).tiles
     assert tiles[0].label == "a step of unknown stage, median"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_stages_fit_a_narrow_page_with_all_their_groups(width: int) -> None:
+    """A row is a list of all its figures there, never a part of those that add up."""
+    summary = summarize_run(traceql.load(MIXED, cache=False))
+    wide = summary.stages.with_columns(nccl_ns=pl.lit(7), rope_ns=pl.lit(7))
+    page = render_text(summary_page(replace(summary, stages=wide), SummaryView(by="stage"))[-1:], width=width)
+    assert all(len(line) <= width for line in page.splitlines())
+    assert all(f"{group} " in words(page) for group in ("copy", "gemm", "nccl", "attention", "moe", "other", "idle"))
+
+
+def test_the_headline_of_a_run_does_not_name_one_stage() -> None:
+    """Its ranks are compared over all steps; the sentences of the stages follow."""
+    summary = summarize_run(traceql.load(MIXED, cache=False))
+    ranks = pl.DataFrame({"rank": [0, 1], "device": [0, 1], "wall_ns": [80_480_000.0] * 2, "n_steps": [7, 7]})
+    of_run = {each.name: getattr(summary, each.name) for each in fields(summary)} | {"ranks": ranks}
+    told = subject(RunSummary(**of_run))
+    assert told == "step 80.480 ms on rank 0 (median rank of 2, median of 7 complete steps of all stages, batch 3)"

@@ -186,8 +186,10 @@ def stages(summary: Summary, view: SummaryView) -> Section | None:
         )
         for row in summary.stages.iter_rows(named=True)
     )
-    notes = ("Groups and idle as shares of the stage's wall; with exclusive time they add up to it.",) if rows else ()
-    return Section("Stages", *_table_or_words(columns, rows, f"{words.no_steps(summary).capitalize()}."), notes)
+    if not rows:
+        return Section("Stages", (f"{words.no_steps(summary).capitalize()}.",))
+    notes = ("Groups and idle as shares of the stage's wall; with exclusive time they add up to it.",)
+    return Section("Stages", table=TextTable(columns, rows, has_records=True), notes=notes)
 
 
 def _range(least: int | None, most: int | None) -> str:

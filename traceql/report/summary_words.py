@@ -10,7 +10,7 @@ from traceql.analyses.summary import OUTLIER_PEERS, Selection, Summary
 from traceql.ingest.meta import Device
 from traceql.ingest.ranks import in_words, missing_ranks
 from traceql.report import numbers
-from traceql.report.stage_words import counts_in_words, of_all_stages, step_name
+from traceql.report.stage_words import of_all_stages, step_name
 
 OPEN = Selection()
 
@@ -73,7 +73,11 @@ def _run_subject(summary: RunSummary) -> str:
     middle, slowest = placed[(len(placed) - 1) // 2], placed[-1]
     if summary.scope == "steps":
         steps = complete_steps(summary)
-        what, about = _step_name(steps), [f"median of {_windows_of(middle)}", *_kinds(steps)]
+        about = [
+            f"median of {_windows_of(middle)}{' of all stages' if has_stages(summary) else ''}",
+            *_batch(steps["batch_size"].drop_nulls()),
+        ]
+        what = _step_name(steps)
     else:
         what, about = "GPU activity", [no_steps(summary), "one window a device"]
     about = ", ".join([f"median rank of {len(placed)}", *about])
@@ -102,12 +106,6 @@ def _windows_of(rank: dict[str, Any]) -> str:
 def _step_name(steps: pl.DataFrame) -> str:
     stages = steps["stage"].unique().to_list()
     return f"{stages[0]} step" if len(stages) == 1 and stages[0] != "unknown" else "step"
-
-
-def _kinds(steps: pl.DataFrame) -> list[str]:
-    """Batch sizes, and how many steps there are of each stage where there are several."""
-    several = [counts_in_words(steps)] if steps["stage"].n_unique() > 1 else []
-    return [*_batch(steps["batch_size"].drop_nulls()), *several]
 
 
 def _one_window(summary: Summary) -> str:
