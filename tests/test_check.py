@@ -179,6 +179,17 @@ def test_figures_of_the_whole_trace_are_not_said_to_be_of_a_step():
     assert message("--steps", "7").endswith(" ms in the whole trace")
 
 
+def test_a_cast_that_may_be_of_the_pool_is_said_to_be_that():
+    """Of one step it cannot be told; the advice for casts of masks and tables alone would lead astray."""
+    mixed = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
+    alone = Path("alone.json.gz")
+    assert run("slice", mixed, "--step", "3", "-o", alone).exit_code == 0
+    found = json.loads(run("check", alone, "--format", "json").stdout)["findings"]
+    (message,) = [each["message"] for each in found if each["rule"] == "cast-in-every-layer"]
+    assert "it may be the whole KV pool: with one step it cannot be told whether its size ever changes" in message
+    assert "78 times in the whole trace, " in message
+
+
 def test_findings_name_the_stage_that_they_are_about():
     mixed = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
     found = json.loads(run("check", mixed, "--format", "json").stdout)["findings"]
