@@ -58,7 +58,7 @@ def pace_line(pace: pl.DataFrame) -> str | None:
 def _by_device(pace: pl.DataFrame) -> list[Row]:
     """The median step of each device, least waiting for the host first."""
     medians = pace.group_by("rank", "device").agg(
-        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns")
+        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns"), n_steps=pl.len()
     )
     medians = medians.filter(pl.col("wall_ns") > 0).with_columns(
         **{
@@ -75,10 +75,11 @@ def _by_device(pace: pl.DataFrame) -> list[Row]:
 
 
 def _verdict(row: Row) -> str:
+    step = "the median step" if row["n_steps"] > 1 else "the step"
     if row["host_frac"] >= HOST_BOUND_FRAC:
         times = fmt.part_of(row["host_idle_ns"], row["wall_ns"])
-        return f"GPU waits for the host {fmt.rounded_percent(row['host_frac'])} of the step: host-bound; {times}"
-    idle = f"idle {fmt.rounded_percent(row['idle_frac'])} of the step"
+        return f"GPU waits for the host {fmt.rounded_percent(row['host_frac'])} of {step}: host-bound; {times}"
+    idle = f"idle {fmt.rounded_percent(row['idle_frac'])} of {step}"
     if row["unknown_frac"] >= _LEAST_TOLD:
         return f"{idle}, {fmt.rounded_percent(row['unknown_frac'])} of unknown cause: launches are not recorded"
     if row["no_work_frac"] >= _LEAST_TOLD:

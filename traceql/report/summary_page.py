@@ -166,14 +166,17 @@ def stages(summary: Summary, view: SummaryView) -> Section | None:
     """Decode, prefill and mixed steps side by side, where there are several of these."""
     if not words.has_stages(summary) and view.by is None:
         return None
-    groups = [group for group in GROUPS if numbers.total(summary.stages[f"{group}_ns"])]
+    spent = {group: numbers.total(summary.stages[f"{group}_ns"]) for group in GROUPS}
+    groups = [group for group in GROUPS if spent[group]]
+    by_time = sorted(groups, key=lambda group: -spent[group])
     columns = (
         Column("stage"),
-        Column("steps", "right", drop=1),
-        Column("batch", "right", drop=2),
+        Column("steps", "right", drop=len(GROUPS) + 1),
+        Column("batch", "right", drop=len(GROUPS) + 2),
         Column("median ms", "right"),
-        Column("of all wall", "right", drop=3),
-        *(Column(name, "right") for name in (*groups, "idle")),
+        Column("of all wall", "right", drop=len(GROUPS) + 3),
+        *(Column(group, "right", drop=by_time.index(group)) for group in groups),
+        Column("idle", "right"),
     )
     rows = tuple(
         (
@@ -188,8 +191,8 @@ def stages(summary: Summary, view: SummaryView) -> Section | None:
     )
     if not rows:
         return Section("Stages", (f"{words.no_steps(summary).capitalize()}.",))
-    notes = ("Groups and idle as shares of the stage's wall; with exclusive time they add up to it.",)
-    return Section("Stages", table=TextTable(columns, rows, has_records=True), notes=notes)
+    notes = ("Groups and idle as shares of the stage's wall; with exclusive time all of them add up to it.",)
+    return Section("Stages", table=TextTable(columns, rows), notes=notes)
 
 
 def _range(least: int | None, most: int | None) -> str:
