@@ -573,10 +573,11 @@ MEDIANS = {
     "glm5/glm5-pool-eager-TP-0.json.gz": Medians(41.459, 38.073, 4201),
 }
 VERDICTS = {
-    "sglang/before-eager-TP-0.trace.json.zst": "GPU waits for the host 52 % of the step: host-bound; 92.7 of 179.5 ms",
-    "sglang/before-graph-TP-0.trace.json.zst": "GPU-bound: idle 0.8 % of the step, all of it between kernels already "
-    "launched",
-    "glm5/glm5-pool-graph-TP-0.json.gz": "GPU-bound: idle 1.2 % of the step, 0.4 % waiting for the host",
+    "sglang/before-eager-TP-0.trace.json.zst": "GPU waits for the host 52 % of the median step: host-bound; 92.7 of "
+    "179.5 ms",
+    "sglang/before-graph-TP-0.trace.json.zst": "GPU-bound: idle 0.8 % of the median step, all of it between kernels "
+    "already launched",
+    "glm5/glm5-pool-graph-TP-0.json.gz": "GPU-bound: idle 1.2 % of the median step, 0.4 % waiting for the host",
 }
 
 

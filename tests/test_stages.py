@@ -259,6 +259,7 @@ def test_the_headline_of_a_run_does_not_name_one_stage() -> None:
     """Its ranks are compared over all steps; the sentences of the stages follow."""
     summary = summarize_run(traceql.load(MIXED, cache=False))
     ranks = pl.DataFrame({"rank": [0, 1], "device": [0, 1], "wall_ns": [80_480_000.0] * 2, "n_steps": [7, 7]})
-    of_run = {each.name: getattr(summary, each.name) for each in fields(summary)} | {"ranks": ranks}
+    of_run: dict[str, Any] = {each.name: getattr(summary, each.name) for each in fields(summary)}
+    of_run["ranks"] = ranks
     told = subject(RunSummary(**of_run))
     assert told == "step 80.480 ms on rank 0 (median rank of 2, median of 7 complete steps of all stages, batch 3)"
