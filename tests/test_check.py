@@ -164,6 +164,40 @@ def test_steps_are_selected():
     assert (finding["n_rows"], finding["evidence"][0]["step"]) == (1, 1)
 
 
+def test_figures_of_the_whole_trace_are_not_said_to_be_of_a_step():
+    """With no complete step the casts of the whole recording are counted, of 8 steps: not those of one."""
+    mixed = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
+
+    def message(*steps: str) -> str:
+        told = run("check", mixed, "--select", "whole-pool-kv-cast", "--format", "json", *steps).stdout
+        (finding,) = json.loads(told)["findings"]
+        return finding["message"]
+
+    assert "is cast 78 times a step, " in message()
+    assert "is cast 78 times a step, " in message("--stage", "decode")
+    assert f"is cast {8 * 78} times in the whole trace, " in message("--steps", "7")
+    assert message("--steps", "7").endswith(" ms in the whole trace")
+
+
+def test_a_cast_that_may_be_of_the_pool_is_said_to_be_that():
+    """Of one step it cannot be told; the advice for casts of masks and tables alone would lead astray."""
+    mixed = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
+    alone = Path("alone.json.gz")
+    assert run("slice", mixed, "--step", "3", "-o", alone).exit_code == 0
+    found = json.loads(run("check", alone, "--format", "json").stdout)["findings"]
+    (message,) = [each["message"] for each in found if each["rule"] == "cast-in-every-layer"]
+    assert "it may be the whole KV pool: with one step it cannot be told whether its size ever changes" in message
+    assert "78 times in the whole trace, " in message
+
+
+def test_findings_name_the_stage_that_they_are_about():
+    mixed = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
+    found = json.loads(run("check", mixed, "--format", "json").stdout)["findings"]
+    messages = {each["rule"]: each["message"] for each in found}
+    assert messages["step-outliers"].startswith("Steps far longer than the median decode step of 80.477 ms: 1; step 1 ")
+    assert "of a prefill step of 183.073 ms" in messages["host-bound-step"]
+
+
 def test_suppressed_findings_are_shown_and_do_not_fail():
     a_rule()
     Path("traceql.toml").write_text('[[suppress]]\nrule = "big-gemm"\nreason = "a [known] thing"\n')

@@ -619,6 +619,20 @@ def run_document(*arguments: str | Path) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
+@pytest.mark.parametrize(
+    ("properties", "keys", "told"),
+    [
+        ({"name": "AMD Instinct MI300X"}, {"hip_runtime_version": 60443483}, "HIP runtime 6.4.43483"),
+        ({"name": "NVIDIA H200"}, {"cuda_runtime_version": 12080}, "CUDA runtime 12.8"),
+    ],
+)
+def test_versions_are_told_as_their_makers_write_them(properties: Any, keys: Any, told: str, tmp_path: Path) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"stream": 7}}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, **properties}], **keys, "traceEvents": [kernel]}))
+    assert told in CliRunner().invoke(main, ["summarize", str(path), "--no-cache"]).stdout
+
+
 def test_the_page_of_a_run_is_as_accepted() -> None:
     page = run("summarize", "--no-cache", *reversed(RUN)).stdout
     first, second, *_ = page.splitlines()

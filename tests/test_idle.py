@@ -437,6 +437,10 @@ LINES = [
      "idle 30 % of the step, 30 % of unknown cause: launches are not recorded"),
     ([{"no_work_ns": 6_000_000}],
      "idle 60 % of the step, 60 % without a batch to work on: neither host-bound nor GPU-bound"),
+    # launched in time, but idle for long: no shorter kernel makes that shorter
+    ([{"gpu_gap_ns": 6_000_000, "launch_ns": 100_000}],
+     "GPU mostly idle: idle 61 % of the step, 60 % between kernels already launched"),
+    ([{"gpu_gap_ns": 4_900_000}], "GPU-bound: idle 49 % of the step, all of it between kernels already launched"),
     ([{"wall_ns": 200_000, "launch_ns": 40_000}],
      "GPU waits for the host 20 % of the step: host-bound; 40.0 µs of 200.0 µs"),
     # an incomplete step does not count where there is a complete one, and does where there is none
@@ -569,10 +573,11 @@ MEDIANS = {
     "glm5/glm5-pool-eager-TP-0.json.gz": Medians(41.459, 38.073, 4201),
 }
 VERDICTS = {
-    "sglang/before-eager-TP-0.trace.json.zst": "GPU waits for the host 52 % of the step: host-bound; 92.7 of 179.5 ms",
-    "sglang/before-graph-TP-0.trace.json.zst": "GPU-bound: idle 0.8 % of the step, all of it between kernels already "
-    "launched",
-    "glm5/glm5-pool-graph-TP-0.json.gz": "GPU-bound: idle 1.2 % of the step, 0.4 % waiting for the host",
+    "sglang/before-eager-TP-0.trace.json.zst": "GPU waits for the host 52 % of the median step: host-bound; 92.7 of "
+    "179.5 ms",
+    "sglang/before-graph-TP-0.trace.json.zst": "GPU-bound: idle 0.8 % of the median step, all of it between kernels "
+    "already launched",
+    "glm5/glm5-pool-graph-TP-0.json.gz": "GPU-bound: idle 1.2 % of the median step, 0.4 % waiting for the host",
 }
 
 

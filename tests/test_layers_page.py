@@ -165,7 +165,7 @@ def test_the_page(tmp_path):
         f"all        ▄{full}{full}              0.500",
         "One cell a layer. A layer: ▁ up to 0.025 ms, █ up to 0.200 ms, · nothing.",
         "",
-        "Slowest layers: top 3 of 3",
+        "Slowest layers",
         "layer  type  ms/layer  median  longest  in step  share of wall  busy ms  kernel time ms  kernels",
         "-" * 96,
         "    1     1     0.200   0.200    0.200        0         10.0 %    0.200           0.200        3",

@@ -2,23 +2,30 @@
 
 import json
 import re
+from dataclasses import fields, replace
 from typing import Any
 
 import polars as pl
+import pytest
 import reference
+import zstandard
 from click.testing import CliRunner
 from conftest import FIXTURES
 from test_truth import REAL, check_against_reference
 
 import traceql
 from traceql.analyses import summarize
-from traceql.analyses.rank_stats import summarize_run
+from traceql.analyses.casts import cast_report
+from traceql.analyses.rank_stats import RunSummary, summarize_run
 from traceql.analyses.stages import STAGES
 from traceql.analyses.summary import Selection
 from traceql.categories import GROUPS
 from traceql.cli import main
+from traceql.report.casts_words import casts_lines
 from traceql.report.html import Tile
+from traceql.report.stage_words import counts_in_words, several_stages, stage_name, step_name
 from traceql.report.summary_page import SummaryView, summary_page
+from traceql.report.summary_words import subject
 from traceql.report.text import render_text
 from traceql.report.trace_page import Material, trace_page
 
@@ -104,7 +111,7 @@ def words(line: str) -> str:
 def test_the_page_of_several_stages() -> None:
     run = CliRunner().invoke(main, ["summarize", str(MIXED), "--no-cache"])
     assert run.exit_code == 0
-    assert "decode: GPU-bound: idle 0.8 % of the step" in run.stdout
+    assert "decode: GPU-bound: idle 0.8 % of the median step" in run.stdout
     assert "prefill: GPU waits for the host 56 % of the step: host-bound" in run.stdout
     assert "decode: 78 layers a step: 3 × attention + mlp 0.97 ms, 75 × attention + moe, kind 2 1.03 ms" in run.stdout
     assert "prefill: 78 layers a step: 3 × attention + mlp 1.48 ms, 75 × attention + moe, kind 1 2.33 ms" in run.stdout
@@ -149,3 +156,110 @@ def test_the_layers_page_says_that_it_is_of_several_stages() -> None:
     told = "Means over 6 decode and 1 prefill steps: `--stage decode` tells those of one stage."
     assert told in CliRunner().invoke(main, ["layers", str(MIXED)]).stdout
     assert "Means over 6 decode" not in CliRunner().invoke(main, ["layers", str(MIXED), "--stage", "decode"]).stdout
+
+
+def test_casts_are_told_for_each_stage() -> None:
+    """Against a plain count: lengths of the pool's casts in each step's launches, and the step's wall."""
+    report = cast_report(traceql.load(MIXED, cache=False))
+    decode, prefill = casts_lines(report)
+    of_stage: dict[str, list[tuple[int, int, int]]] = {}
+    for window in report.windows.iter_rows(named=True):
+        casts = [row for row in report.casts.iter_rows(named=True) if row["step"] == window["step"]]
+        pool = [row["dur_ns"] for row in casts if (row["n_elements_max"] or 0) > 100_000_000]
+        of_stage.setdefault(window["stage"], []).append((len(pool), sum(pool), window["wall_ns"]))
+    for stage, line in (("decode", decode), ("prefill", prefill)):
+        numbers, spent, walls = zip(*of_stage[stage], strict=True)
+        assert set(numbers) == {78}
+        ns, wall_ns = reference.median(list(spent)), reference.median(list(walls))
+        told = f"take {ns / 1e6:.1f} of {wall_ns / 1e6:.1f} ms ({ns / wall_ns * 100:.0f} %)"
+        assert line.startswith(f"{stage}: 78 casts a step of the whole KV pool ")
+        assert told in line
+    alone = cast_report(traceql.load(MIXED, cache=False), Selection(stage="decode"))
+    assert [f"decode: {line}" for line in casts_lines(alone)] == [decode]
+    document = json.loads(CliRunner().invoke(main, ["casts", str(MIXED), "--format", "json"]).stdout)
+    assert document["headline"].splitlines() == [decode, prefill]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("casts", "Over 7 complete steps of all stages (`--stage` tells one)."),
+        ("idle", "Over 7 complete steps of all stages (`--stage` tells one)."),
+        ("critical-path", "Means over 6 decode and 1 prefill steps: `--stage decode` tells those of one stage."),
+        ("ranks", "Medians over 6 decode and 1 prefill steps: `--stage decode` tells those of one stage."),
+    ],
+)
+def test_figures_over_several_stages_are_said_to_be_that(command: str, told: str) -> None:
+    assert told in words(CliRunner().invoke(main, [command, str(MIXED)]).stdout)
+    assert "--stage" not in CliRunner().invoke(main, [command, str(MIXED), "--stage", "decode"]).stdout
+
+
+def test_whatif_names_the_stage_that_it_is_about() -> None:
+    """Of several stages it replays the decode steps alone."""
+    told = CliRunner().invoke(main, ["whatif", str(MIXED), "--scale", "category = 'cast'", "0"]).stdout
+    assert told.startswith("80.477 ms → 12.586 ms a decode step: 84 % shorter, 6.4×; then the GPU sets the pace\n")
+    assert "Medians over 6 complete decode steps, of all ranks." in told
+
+
+def steps_of(*stages: str) -> pl.DataFrame:
+    return pl.DataFrame({"stage": stages})
+
+
+def test_stages_in_words() -> None:
+    three = steps_of(*["mixed"] * 9, *["unknown"] * 11, *["decode"] * 10)
+    assert counts_in_words(three) == "11 unknown, 10 decode and 9 mixed"
+    assert several_stages("Means", three) == (
+        "Means over 11 unknown, 10 decode and 9 mixed steps: `--stage decode` tells those of one stage."
+    )
+    assert several_stages("Means", steps_of("decode", "decode")) is None
+    assert counts_in_words(steps_of("decode")) == "1 decode"
+    assert (stage_name("unknown"), stage_name("mixed")) == ("unknown stage", "mixed")
+    assert (step_name("unknown"), step_name("decode", 2)) == ("step of unknown stage", "decode steps")
+
+
+@pytest.fixture(scope="module")
+def half_known(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The recording with every other step renamed to a word that no engine is known to write."""
+    document = json.loads(zstandard.ZstdDecompressor().stream_reader(MIXED.read_bytes()).read())
+    starts = [
+        e["ts"] for e in document["traceEvents"] if e["name"].startswith("step[") and e["cat"] == "user_annotation"
+    ]
+    every_other = set(sorted(starts)[::2])
+    for event in document["traceEvents"]:
+        if event["name"].startswith("step[") and event["ts"] in every_other:
+            event["name"] = "step[WARP bs=3]"
+    path = tmp_path_factory.mktemp("stages") / "half-known.json"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def test_steps_of_unknown_stage_are_called_that(half_known: str) -> None:
+    told = words(CliRunner().invoke(main, ["summarize", half_known]).stdout)
+    assert "step of unknown stage " in told
+    assert "unknown stage: 78 layers a step" in told
+    assert "`--stage unknown`" not in CliRunner().invoke(main, ["layers", half_known]).stdout
+    tiles = trace_page(Material.of(traceql.load(half_known, cache=False))).tiles
+    assert tiles[0].label == "a step of unknown stage, median"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_stages_fit_a_narrow_page(width: int) -> None:
+    """What takes least time goes first; the group with most and idle time stay."""
+    summary = summarize_run(traceql.load(MIXED, cache=False))
+    wide = summary.stages.with_columns(nccl_ns=pl.lit(7), rope_ns=pl.lit(7))
+    page = render_text(summary_page(replace(summary, stages=wide), SummaryView(by="stage"))[-1:], width=width)
+    titles, _, *rows = page.splitlines()[1:5]
+    assert all(len(line) <= width for line in page.splitlines())
+    assert {"stage", "copy", "idle"} <= set(titles.split())
+    assert ("nccl" in titles) == (width >= 80)
+    assert [row.split()[0] for row in rows] == ["decode", "prefill"]
+
+
+def test_the_headline_of_a_run_does_not_name_one_stage() -> None:
+    """Its ranks are compared over all steps; the sentences of the stages follow."""
+    summary = summarize_run(traceql.load(MIXED, cache=False))
+    ranks = pl.DataFrame({"rank": [0, 1], "device": [0, 1], "wall_ns": [80_480_000.0] * 2, "n_steps": [7, 7]})
+    of_run: dict[str, Any] = {each.name: getattr(summary, each.name) for each in fields(summary)}
+    of_run["ranks"] = ranks
+    told = subject(RunSummary(**of_run))
+    assert told == "step 80.480 ms on rank 0 (median rank of 2, median of 7 complete steps of all stages, batch 3)"

@@ -82,7 +82,7 @@ def test_what_a_shorter_kernel_is_worth(tmp_path):
         ("kernel", "gemm", 100_000),
         ("kernel", "unrolled_elementwise_kernel<direct_copy>", 90_000),
     ]
-    assert whatif_line(found) == "500.0 µs → 200.0 µs a step: 60 % shorter, 2.5×; then the GPU sets the pace"
+    assert whatif_line(found) == "500.0 µs → 200.0 µs a decode step: 60 % shorter, 2.5×; then the GPU sets the pace"
 
 
 def test_replacements_and_scalings_follow_each_other(tmp_path):
@@ -92,7 +92,9 @@ def test_replacements_and_scalings_follow_each_other(tmp_path):
     assert what_if(trace, both).predicted_wall_ns == 3_000 + 5_000 + 90_000 + 5_000
     longer = what_if(trace, Changes((Scaling(gemm, factor=2.0),)))
     assert (longer.predicted_wall_ns, longer.is_gain) == (900_000, False)
-    assert whatif_line(longer) == "500.0 µs → 900.0 µs a step: 80 % longer; then the GPU sets the pace"
+    slightly = what_if(trace, Changes((Scaling(gemm, factor=0.97),)))
+    assert whatif_line(slightly) == "500.0 µs → 488.0 µs a decode step: 2.4 % shorter; then the GPU sets the pace"
+    assert whatif_line(longer) == "500.0 µs → 900.0 µs a decode step: 80 % longer; then the GPU sets the pace"
 
 
 def test_decode_steps_count_where_there_are_any(tmp_path):

@@ -169,17 +169,22 @@ def graph_notes(trace: Trace, graph: ReplayGraph) -> tuple[str, ...]:
         )
     if graph.n_inferred and graph.inferred_confidence is not None:
         notes.append(
-            f"{graph.n_inferred:,} dependencies between streams of graphs are inferred from recorded times; they were "
-            f"seen in {graph.inferred_confidence:.0%} of the replays of their graph."
+            f"{_number(graph.n_inferred, 'dependency', 'dependencies')} between streams of graphs inferred from "
+            f"recorded times, seen in {graph.inferred_confidence * 100:.0f} % of the replays of their graph."
         )
     if graph.n_guessed:
         notes.append(
-            f"{graph.n_guessed:,} activities began long after all that they are known to wait for: they follow what "
-            "had ended last."
+            f"{_number(graph.n_guessed, 'activity', 'activities')} began long after all that is known to be waited "
+            "for: put after what had ended last."
         )
     if graph.n_dropped:
-        notes.append(f"{graph.n_dropped:,} dependencies are left out, since recorded times contradict them.")
+        n_dropped = _number(graph.n_dropped, "dependency", "dependencies")
+        notes.append(f"{n_dropped} left out, since recorded times contradict them.")
     return tuple(notes)
+
+
+def _number(number: int, noun: str, nouns: str) -> str:
+    return f"{number:,} {noun if number == 1 else nouns}"
 
 
 # --- the walk

@@ -157,9 +157,10 @@ def _placement(
             parts.append(placed.with_columns(method=pl.lit(name)))
             done = main.join(placed.select("kernel_id"), on="kernel_id", how="semi").select(_STEP).unique()
             left = left.join(done, on=_STEP, how="anti", maintain_order="left")
-    notes = [f"{n} of {n_steps} steps: {reason}" for reason, n in sorted(refused.items())]
+    all_steps = f"{n_steps} step{'' if n_steps == 1 else 's'}"
+    notes = [f"{n} of {all_steps}: {reason}" for reason, n in sorted(refused.items())]
     if left.height and not notes:
-        notes = [f"{left.height} of {n_steps} steps: nothing recorded tells"]
+        notes = [f"{left.height} of {all_steps}: nothing recorded tells"]
     if capture and "capture" not in _methods(parts):
         notes.append("the capture trace was not used: it names no layers, or other methods come first")
     if not n_steps:

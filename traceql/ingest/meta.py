@@ -138,11 +138,13 @@ def _option(keys: dict[str, Any], name: str) -> bool | None:
 
 
 def _version(keys: dict[str, Any], *names: str) -> str | None:
-    """A version; CUDA's 12080 is 12.8. HIP's numbers stay as they are."""
+    """A version; CUDA's 12080 is 12.8, HIP's 60443483 is 6.4.43483."""
     for name in names:
         number = _integer(keys.get(name))
         if name.startswith("cuda") and number and number >= 1000:
             return f"{number // 1000}.{number % 1000 // 10}"
+        if name.startswith("hip") and number and number >= 10_000_000:
+            return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
         if keys.get(name) is not None:
             return _text(keys[name])
     return None

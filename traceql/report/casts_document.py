@@ -1,7 +1,7 @@
 """The JSON document of `traceql casts` (`to_json`); times in ns, shares 0 to 1, null is unknown.
 
 - `trace`: what the file says about itself; `selection`: first_step, end_step, stage.
-- `headline`: the answer in a sentence; null without GPU activity.
+- `headline`: the answer in a sentence, a line a stage where there are several; null without GPU activity.
 - `scope`: `steps` (the complete ones are counted) or `trace` (there is none: one window a device); `n_steps_counted`.
 - `device`: what the GPU can do at most, as table `device_peaks`; null where devices differ; `devices[]`: each.
 - `groups[]`: casts and copies of the steps counted, as table `cast_groups`.
@@ -17,7 +17,7 @@ import msgspec
 import polars as pl
 
 from traceql.analyses.casts import CastReport
-from traceql.report.casts_words import casts_line
+from traceql.report.casts_words import casts_lines
 from traceql.report.plain import json_text, plain_rows, plain_selection
 
 TABLES = ("group", "cast", "custom")
@@ -46,7 +46,7 @@ def casts_document(report: CastReport, top: int | None) -> dict[str, Any]:
     return {
         "trace": msgspec.to_builtins(report.trace),
         "selection": plain_selection(report.selection),
-        "headline": casts_line(report),
+        "headline": "\n".join(casts_lines(report)) or None,
         "scope": report.scope,
         "n_steps_counted": report.windows.height if report.scope == "steps" else 0,
         "device": kinds[0] if kinds and all(kind == kinds[0] for kind in kinds) else None,

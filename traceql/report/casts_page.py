@@ -9,9 +9,10 @@ from traceql import fmt
 from traceql.analyses.casts import CastReport
 from traceql.analyses.summary import Selection
 from traceql.report.casts_document import table_of
-from traceql.report.casts_words import casts_line, speed
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.casts_words import casts_lines, speed
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.quirks import losses
+from traceql.report.stage_words import of_all_stages
 
 Row = dict[str, Any]
 
@@ -31,7 +32,7 @@ def casts_page(report: CastReport, view: View) -> list[Section]:
 
 def headline(report: CastReport, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
     """What casts cost, and whether one converts a whole KV pool."""
-    return Section(lines=(casts_line(report) or "No GPU activity: casts are unknown.",))
+    return Section(lines=casts_lines(report) or ("No GPU activity: casts are unknown.",))
 
 
 def groups(report: CastReport, view: View) -> Section:
@@ -92,8 +93,12 @@ def _group_section(
     ordered = found.sort("kernel_ns", "group_id", descending=[True, False])
     shown = ordered if view.top is None else ordered.head(view.top)
     rows = tuple((*_place(report, row), *_group_cells(row)) for row in shown.iter_rows(named=True))
-    full = title if len(rows) == found.height else f"{title}: top {len(rows)} of {found.height}"
-    return Section(full, lines, _without(TextTable(columns, rows), without), () if without else _notes(report))
+    return Section(
+        top_title(title, len(rows), found.height),
+        lines,
+        _without(TextTable(columns, rows), without),
+        () if without else _notes(report),
+    )
 
 
 def _without(table: TextTable, titles: tuple[str, ...]) -> TextTable:
@@ -156,7 +161,7 @@ def _verdicts(found: pl.DataFrame) -> tuple[str, ...]:
 
 def _notes(report: CastReport) -> tuple[str, ...]:
     """What the figures are of, and what the peak is."""
-    counted = fmt.plural(report.windows.height, "complete step")
+    counted = fmt.plural(report.windows.height, "complete step") + of_all_stages(report.windows)
     if report.scope != "steps":
         counted = f"the whole trace: no complete step{'' if report.selection == Selection() else ' selected'}"
     peaks = report.devices.drop_nulls("spec").unique(["name", "spec"], maintain_order=True).iter_rows(named=True)
@@ -233,8 +238,7 @@ def longest(report: CastReport, view: View) -> Section:
         )
         for row in shown.iter_rows(named=True)
     )
-    title = "Longest casts and copies"
-    title = title if len(rows) == found.height else f"{title}: top {len(rows)} of {fmt.count(found.height)}"
+    title = top_title("Longest casts and copies", len(rows), found.height)
     lines = _unknowns(shown, report) if rows else ("None.",)
     return Section(title, lines, TextTable(columns, rows) if rows else None)
 

@@ -1,5 +1,6 @@
 """What casts and copies cost, in one sentence."""
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -8,8 +9,29 @@ from traceql import fmt
 from traceql.analyses.casts import CastReport
 from traceql.analyses.pool_verdicts import POOL_FRAC
 from traceql.report import numbers
+from traceql.report.stage_words import stage_name, stages_by_time
 
 Row = dict[str, Any]
+
+
+def casts_lines(report: CastReport) -> tuple[str, ...]:
+    """What casts and copies cost; where the complete steps are of several stages, a sentence each.
+
+    The cost of all in a step of any would be a share of neither. Nothing without GPU activity.
+    """
+    stages = stages_by_time(report.windows) if report.scope == "steps" else []
+    if len(stages) < 2:
+        return tuple(filter(None, [casts_line(report)]))
+    lines = ((stage, casts_line(_of_stage(report, stage))) for stage in stages)
+    return tuple(f"{stage_name(stage)}: {line}" for stage, line in lines if line)
+
+
+def _of_stage(report: CastReport, stage: str) -> CastReport:
+    """What is counted in the steps of one stage; sizes and speeds of groups stay those of all."""
+    windows = report.windows.filter(stage=stage)
+    casts = report.casts.join(windows, on=["rank", "device", "step"], how="semi")
+    groups = report.groups.join(casts, on="group_id", how="semi", maintain_order="left")
+    return replace(report, windows=windows, casts=casts, groups=groups)
 
 
 def casts_line(report: CastReport) -> str | None:
@@ -35,13 +57,14 @@ class _Place:
         self._casts = report.casts.filter(rank=rank, device=device)
         self._scope = report.scope
         self.pools = self._groups.filter(pl.col("is_whole_pool"))
-        self.pool_ns = self._per_step(self._casts.filter(pl.col("group_id").is_in(self.pools["group_id"].implode())))
+        self._pool_casts = self._casts.join(self.pools, on="group_id", how="semi")
+        self.pool_ns = self._per_step(self._pool_casts)
         self.cast_ns = self._per_step(self._casts.filter(kind="cast"))
 
     def pool_line(self) -> str:
         """`78 casts a step of the whole KV pool to bf16 take 66.2 of 84.0 ms (79 %), 855 MB each at 1.0 TB/s, ...`."""
         pool = self.pools.row(0, named=True)
-        number = fmt.count(float(self.pools["n_per_step"].sum()))
+        number = fmt.count(self._counted(self._pool_casts).height / self._windows.height)
         return (
             f"{number} casts a step of the whole KV pool {_dtypes_in_words(pool)} take "
             f"{self._of_wall(self.pool_ns)}{_speed_in_words(pool)}"
@@ -60,6 +83,10 @@ class _Place:
         if open_cases.height:
             return f"{costs}; whether one converts a whole KV pool: {open_cases['whole_pool_reason'][0]}"
         return f"{costs}; none converts a whole KV pool"
+
+    def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those in the steps counted."""
+        return rows.join(self._windows, on="step", how="semi") if self._scope == "steps" else rows
 
     def _per_step(self, rows: pl.DataFrame) -> float:
         """Their time in a step: median; in the whole trace where no step is counted."""

@@ -8,8 +8,9 @@ from traceql import fmt
 from traceql.analyses.critical_path import KINDS, LIMITS, CriticalPath
 from traceql.report import numbers
 from traceql.report.critical_words import path_line
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.quirks import losses
+from traceql.report.stage_words import several_stages
 
 SectionMaker = Callable[[CriticalPath, View], Section | None]
 
@@ -22,7 +23,7 @@ def critical_page(found: CriticalPath, view: View) -> list[Section]:
 
 def headline(found: CriticalPath, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
     """What the path is spent in."""
-    return Section(lines=(path_line(found),))
+    return Section(lines=tuple(filter(None, [path_line(found), several_stages("Means", found.steps)])))
 
 
 def kinds(found: CriticalPath, view: View) -> Section:  # noqa: ARG001
@@ -84,9 +85,8 @@ def parts_table(title: str, frame: pl.DataFrame, top: int | None, *, full_names:
         )
         for row in shown.iter_rows(named=True)
     )
-    whole = len(rows) == frame.height
     return Section(
-        title if whole else f"{title}: top {len(rows)} of {frame.height}",
+        top_title(title, len(rows), frame.height),
         () if rows else ("Nothing.",),
         TextTable(columns, rows) if rows else None,
     )

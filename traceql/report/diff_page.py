@@ -13,7 +13,7 @@ from traceql.analyses.diff_kernels import aligned
 from traceql.analyses.diff_notes import notes
 from traceql.errors import MissingDataError
 from traceql.report.diff_words import gate_line, signed_ms, verdict_line
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 
 Row = dict[str, Any]
 
@@ -218,9 +218,7 @@ def kernels(diff: Diff, view: DiffView) -> Section:
         )
         for row in shown.iter_rows(named=True)
     )
-    title = (
-        "Kernels" if shown.height == diff.kernels.height else f"Kernels: top {shown.height} of {diff.kernels.height}"
-    )
+    title = top_title("Kernels", shown.height, diff.kernels.height)
     note = "Kernel time and calls of a mean step. Names changed are in the next table."
     return Section(
         title, () if rows else ("None.",), TextTable(columns, rows) if rows else None, (note,) if rows else ()
@@ -241,9 +239,9 @@ def replaced(diff: Diff, view: DiffView) -> Section | None:
     merged = merged.sort(pl.col("delta_ns").abs() * -1, "before", "after", nulls_last=True)
     shown = merged[: view.top]
     lines = tuple(f"- {_exchange(row, view)}" for row in shown.iter_rows(named=True))
-    more = "" if shown.height == merged.height else f": top {shown.height} of {merged.height}"
+    title = top_title("Replaced in the layers", shown.height, merged.height)
     note = "Layers aligned kernel by kernel, kernel time of a mean step; what only moved is left out."
-    return Section(f"Replaced in the layers{more}", notes=(*lines, note))
+    return Section(title, notes=(*lines, note))
 
 
 def _exchange(row: Row, view: DiffView) -> str:

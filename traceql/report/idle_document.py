@@ -1,7 +1,7 @@
 """The JSON document of `traceql idle` (`to_json`); times in ns, shares 0 to 1, null is unknown.
 
 - `trace`: what the file says about itself; `selection`: first_step, end_step, stage.
-- `headline`: the answer in a sentence; null without windows.
+- `headline`: the answer in a sentence, a line a stage where there are several; null without windows.
 - `is_complete`: whether the figures count complete steps; without any they count the incomplete windows.
 - `n_steps_counted`, `host_bound_frac` (the limit).
 - `steps[]`: every selected step with a window, as table `step_pace`.

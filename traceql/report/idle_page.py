@@ -9,8 +9,9 @@ from traceql import fmt
 from traceql.analyses.pace import HOST_BOUND_FRAC, Pace
 from traceql.report import numbers
 from traceql.report.idle_words import pace_lines
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.quirks import losses
+from traceql.report.stage_words import of_all_stages
 
 Row = dict[str, Any]
 
@@ -67,6 +68,7 @@ def causes(pace: Pace, view: View) -> Section:  # noqa: ARG001
     n_steps = fmt.plural(pace.counted.height, "complete step" if pace.is_complete else "incomplete step")
     if _is_several(pace):
         n_steps += f" on {pace.counted.select('rank', 'device').n_unique()} devices"
+    n_steps += of_all_stages(pace.counted)
     notes = (f"Over {n_steps}. Every gap has one cause, by the launch of the activity that ends it.",)
     return Section("Idle time", table=TextTable(columns, tuple(rows), 0 if _is_several(pace) else 2), notes=notes)
 
@@ -144,7 +146,7 @@ def gaps(pace: Pace, view: View) -> Section:
         )
         for row in shown.iter_rows(named=True)
     )
-    title = "Longest gaps" if len(rows) == pace.gaps.height else f"Longest gaps: top {len(rows)} of {pace.gaps.height}"
+    title = top_title("Longest gaps", len(rows), pace.gaps.height)
     return Section(title, () if rows else ("None.",), TextTable(columns, rows) if rows else None)
 
 

@@ -6,11 +6,16 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.pace import HOST_BOUND_FRAC
+from traceql.report.stage_words import stage_name, stages_by_time
 
 Row = dict[str, Any]
 
 _LEAST_TOLD = 0.1
 """A share of wall from which on `no_work` and `unknown` are in the headline: the verdict would mislead without."""
+
+
+_MOSTLY_IDLE = 0.5
+"""A share of wall between kernels already launched from which on the GPU's work does not set the pace."""
 
 
 def pace_lines(pace: pl.DataFrame) -> tuple[str, ...]:
@@ -20,11 +25,11 @@ def pace_lines(pace: pl.DataFrame) -> tuple[str, ...]:
         pace: the `step_pace` table.
     """
     complete = pace.filter("is_complete")
-    stages = complete.group_by("stage").agg(pl.sum("wall_ns")).sort("wall_ns", "stage", descending=[True, False])
-    if stages.height < 2:
+    stages = stages_by_time(complete)
+    if len(stages) < 2:
         return tuple(filter(None, [pace_line(pace)]))
-    lines = ((stage, pace_line(complete.filter(stage=stage))) for stage in stages["stage"])
-    return tuple(f"{stage}: {line}" for stage, line in lines if line)
+    lines = ((stage, pace_line(complete.filter(stage=stage))) for stage in stages)
+    return tuple(f"{stage_name(stage)}: {line}" for stage, line in lines if line)
 
 
 def pace_line(pace: pl.DataFrame) -> str | None:
@@ -53,7 +58,7 @@ def pace_line(pace: pl.DataFrame) -> str | None:
 def _by_device(pace: pl.DataFrame) -> list[Row]:
     """The median step of each device, least waiting for the host first."""
     medians = pace.group_by("rank", "device").agg(
-        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns")
+        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns"), n_steps=pl.len()
     )
     medians = medians.filter(pl.col("wall_ns") > 0).with_columns(
         **{
@@ -70,15 +75,24 @@ def _by_device(pace: pl.DataFrame) -> list[Row]:
 
 
 def _verdict(row: Row) -> str:
+    step = "the median step" if row["n_steps"] > 1 else "the step"
     if row["host_frac"] >= HOST_BOUND_FRAC:
         times = fmt.part_of(row["host_idle_ns"], row["wall_ns"])
-        return f"GPU waits for the host {fmt.rounded_percent(row['host_frac'])} of the step: host-bound; {times}"
-    idle = f"idle {fmt.rounded_percent(row['idle_frac'])} of the step"
+        return f"GPU waits for the host {fmt.rounded_percent(row['host_frac'])} of {step}: host-bound; {times}"
+    idle = f"idle {fmt.rounded_percent(row['idle_frac'])} of {step}"
     if row["unknown_frac"] >= _LEAST_TOLD:
         return f"{idle}, {fmt.rounded_percent(row['unknown_frac'])} of unknown cause: launches are not recorded"
     if row["no_work_frac"] >= _LEAST_TOLD:
         no_work = fmt.rounded_percent(row["no_work_frac"])
         return f"{idle}, {no_work} without a batch to work on: neither host-bound nor GPU-bound"
+    launched = row["idle_frac"] - row["host_frac"] - row["no_work_frac"] - row["unknown_frac"]
+    if launched >= _MOSTLY_IDLE:
+        return f"GPU mostly idle: {idle}, {fmt.rounded_percent(launched)} between kernels already launched"
+    return _gpu_bound(row, idle)
+
+
+def _gpu_bound(row: Row, idle: str) -> str:
+    """Where the host keeps up and idle time is no more than a part of the step."""
     if not row["idle_ns"]:
         return "GPU-bound: never idle in the step"
     if row["host_idle_ns"]:

@@ -11,7 +11,7 @@ from traceql.ingest.ranks import in_words
 from traceql.report import numbers
 from traceql.report.layers_map import heat_map
 from traceql.report.layers_words import METHODS, headline_text, stages_text, time_column
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.quirks import losses
 
 Row = dict[str, Any]
@@ -135,7 +135,7 @@ def slowest(stats: LayerStats, view: View) -> Section:  # noqa: ARG001
     column = time_column(stats, "{}_ns")
     ordered = stats.of_layers.sort(column, "model_pass", "layer", descending=[True, False, False])
     shown = ordered.head(_SLOWEST)
-    return _layer_section(stats, shown, f"Slowest layers: top {shown.height} of {ordered.height}")
+    return _layer_section(stats, shown, top_title("Slowest layers", shown.height, ordered.height))
 
 
 def all_layers(stats: LayerStats, view: View) -> Section:  # noqa: ARG001

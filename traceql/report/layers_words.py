@@ -3,6 +3,7 @@
 from traceql import fmt
 from traceql.analyses.layer_stats import LayerStats
 from traceql.report import numbers
+from traceql.report.stage_words import several_stages
 
 METHODS = {
     "module": "module calls",
@@ -81,11 +82,7 @@ def headline_text(stats: LayerStats) -> str:
 
 def stages_text(stats: LayerStats) -> str | None:
     """That the figures are means over steps of several stages, whose layers may run different kernels."""
-    counts = stats.counted["stage"].value_counts().sort("count", "stage", descending=[True, False]).rows()
-    if len(counts) < 2:
-        return None
-    steps = " and ".join(f"{n} {stage}" for stage, n in counts)
-    return f"Means over {steps} steps: `--stage {counts[0][0]}` tells those of one stage."
+    return several_stages("Means", stats.counted)
 
 
 def _without_layers(stats: LayerStats) -> str:

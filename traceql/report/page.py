@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from traceql import fmt
+
 Align = Literal["left", "right"]
 Fit = Literal["keep", "end", "middle", "wrap", "open"]
 
@@ -57,6 +59,11 @@ class View:
     by: str | None = None
     top: int | None = 15
     full_names: bool = False
+
+
+def top_title(title: str, n_shown: int, n_all: int) -> str:
+    """The title of a table, with how many of its rows are shown where these are not all."""
+    return title if n_shown == n_all else f"{title}: top {fmt.count(n_shown)} of {fmt.count(n_all)}"
 
 
 _Found = TypeVar("_Found")

@@ -38,6 +38,8 @@ class RankReport:
 
     parts: tuple[TraceMeta, ...]
     selection: Selection
+    steps: pl.DataFrame
+    """The rows of `steps` selected."""
     ranks: pl.DataFrame
     """Table `ranks`."""
     collectives: pl.DataFrame
@@ -70,6 +72,7 @@ class RankReport:
         return cls(
             parts=trace.parts,
             selection=selection,
+            steps=steps,
             ranks=_ranks(places, steps, overlap, idle_by_step(trace), rank_waits_of(chosen, steps)),
             collectives=collective_stats(chosen, steps),
             clocks=clock_offsets(every),

@@ -6,9 +6,10 @@ from typing import Any
 import polars as pl
 
 from traceql import fmt
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.rank_report import RankReport
 from traceql.report.ranks_words import comm_line, kind_word, late_ranks, notes
+from traceql.report.stage_words import several_stages
 
 SectionMaker = Callable[[RankReport, View], Section | None]
 
@@ -22,9 +23,9 @@ def ranks_page(report: RankReport, view: View) -> list[Section]:
 
 def headline(report: RankReport, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
     """How long a step takes on the median rank and the worst; communication; who is late."""
-    return Section(
-        lines=tuple(filter(None, [_pace(report), comm_line(report) or "no communication", *late_ranks(report)]))
-    )
+    stages = several_stages("Medians", report.steps.filter("is_complete"))
+    lines = (_pace(report), comm_line(report) or "no communication", *late_ranks(report), stages)
+    return Section(lines=tuple(filter(None, lines)))
 
 
 def _pace(report: RankReport) -> str:
@@ -117,10 +118,11 @@ def collectives(report: RankReport, view: View) -> Section | None:
         )
         for row in stats[: view.top].iter_rows(named=True)
     )
-    shown = f": top {len(rows)} of {stats.height}" if len(rows) < stats.height else ""
-    unknown = () if stats["bytes"].count() else ("Sizes were not recorded (CUDA graphs record none).",)
+    unknown = (
+        () if stats["bytes"].count() else ("Sizes were not recorded (CUDA graphs and older PyTorch record none).",)
+    )
     notes = ("Of one collective: median transfer, and the waiting of all ranks.", *unknown)
-    return Section(f"Collectives{shown}", table=TextTable(columns, rows), notes=notes)
+    return Section(top_title("Collectives", len(rows), stats.height), table=TextTable(columns, rows), notes=notes)
 
 
 def clocks(report: RankReport, view: View) -> Section | None:  # noqa: ARG001

@@ -12,6 +12,7 @@ from traceql.analyses.rank_stats import RunSummary
 from traceql.analyses.summary import Summary
 from traceql.report.idle_words import pace_lines
 from traceql.report.layers_words import layers_line
+from traceql.report.stage_words import stage_name
 from traceql.report.summary_words import has_stages
 from traceql.trace import Trace
 
@@ -41,7 +42,7 @@ def _layers_lines(trace: Trace, summary: Summary, layers: LayerStats) -> Iterato
         return
     for stage in summary.stages["stage"]:
         line = layers_line(layer_stats(trace, replace(summary.selection, stage=stage)))
-        yield line and f"{stage}: {line}"
+        yield line and f"{stage_name(stage)}: {line}"
 
 
 def _waiting(trace: Trace, summary: Summary, comm_ns_per_step: float) -> str | None:

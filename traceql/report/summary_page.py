@@ -15,7 +15,7 @@ from traceql.analyses.summary import Summary
 from traceql.categories import GROUPS
 from traceql.report import numbers
 from traceql.report import summary_words as words
-from traceql.report.page import Column, Section, TextTable, View, made
+from traceql.report.page import Column, Section, TextTable, View, made, top_title
 from traceql.report.quirks import losses, quirk_lines
 
 Row = dict[str, Any]
@@ -166,14 +166,17 @@ def stages(summary: Summary, view: SummaryView) -> Section | None:
     """Decode, prefill and mixed steps side by side, where there are several of these."""
     if not words.has_stages(summary) and view.by is None:
         return None
-    groups = [group for group in GROUPS if numbers.total(summary.stages[f"{group}_ns"])]
+    spent = {group: numbers.total(summary.stages[f"{group}_ns"]) for group in GROUPS}
+    groups = [group for group in GROUPS if spent[group]]
+    by_time = sorted(groups, key=lambda group: -spent[group])
     columns = (
         Column("stage"),
-        Column("steps", "right", drop=1),
-        Column("batch", "right", drop=2),
+        Column("steps", "right", drop=len(GROUPS) + 1),
+        Column("batch", "right", drop=len(GROUPS) + 2),
         Column("median ms", "right"),
-        Column("of all wall", "right", drop=3),
-        *(Column(name, "right") for name in (*groups, "idle")),
+        Column("of all wall", "right", drop=len(GROUPS) + 3),
+        *(Column(group, "right", drop=by_time.index(group)) for group in groups),
+        Column("idle", "right"),
     )
     rows = tuple(
         (
@@ -186,8 +189,10 @@ def stages(summary: Summary, view: SummaryView) -> Section | None:
         )
         for row in summary.stages.iter_rows(named=True)
     )
-    notes = ("Groups and idle as shares of the stage's wall; with exclusive time they add up to it.",) if rows else ()
-    return Section("Stages", *_table_or_words(columns, rows, f"{words.no_steps(summary).capitalize()}."), notes)
+    if not rows:
+        return Section("Stages", (f"{words.no_steps(summary).capitalize()}.",))
+    notes = ("Groups and idle as shares of the stage's wall; with exclusive time all of them add up to it.",)
+    return Section("Stages", table=TextTable(columns, rows), notes=notes)
 
 
 def _range(least: int | None, most: int | None) -> str:
@@ -240,7 +245,7 @@ def kernels(summary: Summary, view: SummaryView) -> Section:
         )
         for row in summary.kernels.head(view.top).iter_rows(named=True)
     )
-    title = _top_title("Kernels", len(rows), summary.kernels.height)
+    title = top_title("Kernels", len(rows), summary.kernels.height)
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=_sums(summary) if rows else ())
 
 
@@ -254,7 +259,7 @@ def ops(summary: Summary, view: SummaryView) -> Section:
         (*_kernel_times(summary, row), "(no op)" if row["op"] is None else fmt.visible(row["op"]))
         for row in summary.ops.head(view.top).iter_rows(named=True)
     )
-    title = _top_title("Ops", len(rows), summary.ops.height)
+    title = top_title("Ops", len(rows), summary.ops.height)
     notes = (*filter(None, [words.without_op(summary)]), *_sums(summary)) if rows else ()
     return Section(title, *_table_or_words(columns, rows, "No GPU activity."), notes=notes)
 
@@ -392,10 +397,6 @@ def _kernel_times(summary: Summary, row: Row) -> tuple[str, ...]:
 
 def _kernel_name(row: Row, view: SummaryView) -> str:
     return fmt.visible(row["name"] if view.full_names else row["short_name"])
-
-
-def _top_title(what: str, n_shown: int, n_all: int) -> str:
-    return what if n_shown == n_all else f"{what}: top {n_shown} of {n_all}"
 
 
 def _table_or_words(

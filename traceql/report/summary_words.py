@@ -10,6 +10,7 @@ from traceql.analyses.summary import OUTLIER_PEERS, Selection, Summary
 from traceql.ingest.meta import Device
 from traceql.ingest.ranks import in_words, missing_ranks
 from traceql.report import numbers
+from traceql.report.stage_words import of_all_stages, step_name
 
 OPEN = Selection()
 
@@ -54,7 +55,8 @@ def stage_subject(summary: Summary, stage: dict[str, Any]) -> str:
     steps = complete_steps(summary).filter(stage=stage["stage"])
     number = f"median of {_windows(steps)}" if steps.height > 1 else "1 complete step"
     about = [number, *_batch(steps["batch_size"].drop_nulls())]
-    return f"{_step_name(steps)} {fmt.duration(stage['median_wall_ns'])} ({', '.join(about)})"
+    name = step_name(stage["stage"]) if has_stages(summary) else _step_name(steps)
+    return f"{name} {fmt.duration(stage['median_wall_ns'])} ({', '.join(about)})"
 
 
 def has_stages(summary: Summary) -> bool:
@@ -71,7 +73,11 @@ def _run_subject(summary: RunSummary) -> str:
     middle, slowest = placed[(len(placed) - 1) // 2], placed[-1]
     if summary.scope == "steps":
         steps = complete_steps(summary)
-        what, about = _step_name(steps), [f"median of {_windows_of(middle)}", *_kinds(steps)]
+        about = [
+            f"median of {_windows_of(middle)}{' of all stages' if has_stages(summary) else ''}",
+            *_batch(steps["batch_size"].drop_nulls()),
+        ]
+        what = _step_name(steps)
     else:
         what, about = "GPU activity", [no_steps(summary), "one window a device"]
     about = ", ".join([f"median rank of {len(placed)}", *about])
@@ -100,13 +106,6 @@ def _windows_of(rank: dict[str, Any]) -> str:
 def _step_name(steps: pl.DataFrame) -> str:
     stages = steps["stage"].unique().to_list()
     return f"{stages[0]} step" if len(stages) == 1 and stages[0] != "unknown" else "step"
-
-
-def _kinds(steps: pl.DataFrame) -> list[str]:
-    """Batch sizes, and how many steps there are of each stage where there are several."""
-    stages = steps["stage"].value_counts(sort=True).rows()
-    several = [" and ".join(f"{n} {name}" for name, n in stages)] if len(stages) > 1 else []
-    return [*_batch(steps["batch_size"].drop_nulls()), *several]
 
 
 def _one_window(summary: Summary) -> str:
@@ -188,11 +187,15 @@ def software(summary: Summary) -> str:
     parts = (
         ("engine", trace.engine),
         ("torch", trace.torch_version),
-        ("CUDA runtime", trace.cuda_runtime_version),
+        (f"{'HIP' if _is_amd(summary) else 'CUDA'} runtime", trace.cuda_runtime_version),
         ("driver", trace.cuda_driver_version),
         ("NCCL", trace.nccl_version),
     )
     return ", ".join(f"{name} {fmt.visible(known)}" for name, known in parts if known is not None) or "not recorded"
+
+
+def _is_amd(summary: Summary) -> bool:
+    return any("AMD" in (device.name or "") for device in summary.trace.devices)
 
 
 def recorded(summary: Summary) -> str:
@@ -270,7 +273,7 @@ def means(summary: Summary) -> str:
     windows = fmt.plural(summary.n_windows, "step" if summary.scope == "steps" else "window")
     if isinstance(summary, RunSummary):
         windows = f"{windows} of {fmt.plural(summary.ranks['rank'].n_unique(), 'rank')} (each rank's steps count)"
-    return f"{windows} of all stages (`--stage` tells one)" if has_stages(summary) else windows
+    return f"{windows}{of_all_stages(summary.stages)}"
 
 
 def about_ranks(summary: RunSummary) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def _width(table: TextTable, narrowed: tuple[Fit, ...] = ("wrap",)) -> int:
 
 def _without(table: TextTable, index: int) -> TextTable:
     columns = table.columns[:index] + table.columns[index + 1 :]
-    return TextTable(columns, tuple(row[:index] + row[index + 1 :] for row in table.rows), table.n_totals)
+    return replace(table, columns=columns, rows=tuple(row[:index] + row[index + 1 :] for row in table.rows))
 
 
 def _cut_column(table: TextTable, index: int, width: int) -> TextTable:

@@ -20,7 +20,7 @@ from traceql.analyses.summary import Summary
 from traceql.categories import GROUPS
 from traceql.report import casts_page, check_page, idle_page, layers_page, numbers, ranks_page, summary_page
 from traceql.report import summary_words as words
-from traceql.report.casts_words import casts_line
+from traceql.report.casts_words import casts_lines
 from traceql.report.figures.bars import step_bars
 from traceql.report.figures.heat import layer_maps, spread_levels, waiting_map
 from traceql.report.figures.strip import layer_strip
@@ -30,6 +30,7 @@ from traceql.report.idle_words import pace_line
 from traceql.report.page import Section, TextTable, View
 from traceql.report.quirks import losses as losses_of
 from traceql.report.remarks import remarks
+from traceql.report.stage_words import step_name
 from traceql.report.summary_page import SummaryView
 from traceql.report.trace_material import Material
 from traceql.rules import Finding
@@ -79,13 +80,15 @@ def _tiles(material: Material) -> Iterator[Tile]:
     if not material.has_gpu_time:
         return
     stage = summary.stages.row(0, named=True) if summary.scope == "steps" else None
-    kind = f"{stage['stage']} " if stage and words.has_stages(summary) else ""
+    step, steps = ("step", "")
+    if stage and words.has_stages(summary):
+        step, steps = step_name(stage["stage"]), step_name(stage["stage"], 2)
     if stage and (wall_ns := _typical_wall_ns(summary, stage)):
-        yield Tile(fmt.duration(wall_ns), f"a {kind}step, median", "as profiled")
+        yield Tile(fmt.duration(wall_ns), f"a {step}, median", "as profiled")
         yield from _tokens(stage, wall_ns)
-        yield from _bound(material.pace.steps.filter(stage=stage["stage"]), kind)
+        yield from _bound(material.pace.steps.filter(stage=stage["stage"]), steps)
     group, group_ns, idle_ns, whole_ns = _most(summary, stage)
-    whole = f"of the wall of {kind}steps" if kind else "of the wall"
+    whole = f"of the wall of {steps}" if steps else "of the wall"
     if group is not None:
         yield Tile(
             fmt.percent(numbers.ratio(group_ns, whole_ns)), f"{whole} is {fmt.visible(group)}", "most of all groups"
@@ -124,7 +127,7 @@ def _tokens(stage: Row, wall_ns: float) -> Iterator[Tile]:
     yield Tile(f"{rate:,.1f}", "tokens/s per sequence", note)
 
 
-def _bound(steps: pl.DataFrame, kind: str) -> Iterator[Tile]:
+def _bound(steps: pl.DataFrame, told: str) -> Iterator[Tile]:
     """Who sets the pace, in the words of the sentence about it; where devices differ, whether the host does on any."""
     lines = [pace_line(of_device) or "" for _, of_device in steps.group_by("rank", "device")]
     verdicts = [next((verdict for verdict in _VERDICTS if verdict in line), None) for line in lines]
@@ -132,12 +135,13 @@ def _bound(steps: pl.DataFrame, kind: str) -> Iterator[Tile]:
     if known:
         n_devices = verdicts.count(known[0])
         where = "" if n_devices == len(verdicts) else f"on {n_devices} of {fmt.plural(len(verdicts), 'device')}"
-        yield Tile(known[0], _VERDICTS[known[0]], ", ".join(filter(None, [f"{kind}steps" if kind else "", where])))
+        yield Tile(known[0], _VERDICTS[known[0]], ", ".join(filter(None, [told, where])))
 
 
 _VERDICTS = {
     "neither host-bound nor GPU-bound": "the engine has no batch to work on",
     "host-bound": "a shorter kernel shortens the step little",
+    "GPU mostly idle": "though its kernels were launched in time",
     "GPU-bound": "a shorter kernel shortens the step",
 }
 """In `pace_line`, and what each means; that which is told first is first."""
@@ -350,8 +354,8 @@ def casts(material: Material) -> PageSection | None:
     if not material.has_gpu_time:
         return None
     report, view = material.casts, View(top=MAX_ROWS)
-    line = casts_line(report)
-    made = [Section(lines=(line,))] if line else []
+    lines = casts_lines(report)
+    made = [Section(lines=lines)] if lines else []
     if report.groups.filter(pl.col("kind") != "custom").height:
         made.append(untitled(casts_page.groups(report, view)))
     made += filter(None, [casts_page.custom(report, view)])

@@ -8,7 +8,8 @@ from traceql.analyses.whatif import WhatIf
 from traceql.report.critical_page import parts_table
 from traceql.report.page import Column, Section, TextTable, View, made
 from traceql.report.quirks import losses
-from traceql.report.whatif_words import whatif_line
+from traceql.report.stage_words import of_all_stages
+from traceql.report.whatif_words import step_counted, whatif_line
 
 SectionMaker = Callable[[WhatIf, View], Section | None]
 
@@ -54,7 +55,8 @@ def walls(found: WhatIf, view: View) -> Section:  # noqa: ARG001
         ("replayed, nothing changed", fmt.ms(found.replayed_wall_ns), "", ""),
         ("predicted", fmt.ms(found.predicted_wall_ns), _rate(found.predicted_tokens_per_s), found.limit),
     )
-    notes = (f"Medians over {fmt.plural(found.steps.height, 'complete step')}, of all ranks.",)
+    n_steps = fmt.plural(found.steps.height, f"complete {step_counted(found)}")
+    notes = (f"Medians over {n_steps}{of_all_stages(found.steps)}, of all ranks.",)
     return Section("The step", table=TextTable(columns, rows), notes=notes)
 
 
@@ -82,7 +84,10 @@ def limits(found: WhatIf, view: View) -> Section:  # noqa: ARG001
         for row in found.limits.iter_rows(named=True)
         if row["recorded_ns_per_step"] or row["predicted_ns_per_step"]
     )
-    notes = ("The critical path: the chain of host calls, activities and waits that made a step as long as it is.",)
+    notes = (
+        "The critical path: the chain of host calls, activities and waits that made a step as long as it is.",
+        "Means over the steps: they add up to the mean step.",
+    )
     return Section("What sets the pace", table=TextTable(columns, rows), notes=notes)
 
 

@@ -2,13 +2,23 @@
 
 from traceql import fmt
 from traceql.analyses.whatif import NO_GAIN_FRAC, WhatIf
+from traceql.report.stage_words import step_name
 from traceql.rules.savings import LIMIT_WORDS
+
+_LEAST_FACTOR = 1.05
+"""Below it would be told as 1.0."""
+
+
+def step_counted(found: WhatIf) -> str:
+    """What the steps counted are called: `decode step`; `step` where they are of several stages or of none known."""
+    stages = found.steps["stage"].unique().to_list()
+    return step_name(stages[0]) if len(stages) == 1 and stages[0] != "unknown" else "step"
 
 
 def whatif_line(found: WhatIf) -> str:
-    """`84.025 → 18.723 ms a step: 78 % shorter, 4.5×; then the GPU sets the pace`."""
+    """`84.025 ms → 18.723 ms a decode step: 78 % shorter, 4.5×; then the GPU sets the pace`."""
     before, after = found.recorded_wall_ns, found.predicted_wall_ns
-    times = f"{fmt.duration(before)} → {fmt.duration(after)} a step"
+    times = f"{fmt.duration(before)} → {fmt.duration(after)} a {step_counted(found)}"
     limit = LIMIT_WORDS[found.limit]
     least_ns = NO_GAIN_FRAC * before
     if abs(found.saved_ns) < least_ns:
@@ -17,5 +27,5 @@ def whatif_line(found: WhatIf) -> str:
         return f"{times}: no gain, {limit}{about}"
     if not found.is_gain:
         return f"{times}: {fmt.rounded_percent(-found.saved_ns / before)} longer; then {limit}"
-    factor = f", {before / after:,.1f}×" if after > 0 else ""
+    factor = f", {before / after:,.1f}×" if after > 0 and before / after >= _LEAST_FACTOR else ""
     return f"{times}: {fmt.rounded_percent(found.saved_ns / before)} shorter{factor}; then {limit}"

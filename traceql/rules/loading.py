@@ -36,8 +36,9 @@ from traceql.yaml_files import Node, YamlReader
 
 MAX_BYTES = 64 << 10
 """Of a rule file; the longest built-in one has 4 kB."""
-EXTRAS = ("n_rows", "n_steps", "n_layers", "cost_ns_per_step", "share")
-"""Figures of a finding that its message may name beside the columns of the worst row."""
+EXTRAS = ("n_rows", "n_steps", "n_layers", "cost_ns_per_step", "share", "per")
+"""What a message may name beside the columns of the worst row: figures of the finding, and `per`, what the figures a
+step of `cast_groups` and `pool_casts` are over: `a step`; `in the whole trace` where no complete step is selected."""
 MAX_ID = 80
 """Characters of an id."""
 SUFFIXES = (".yaml", ".yml")

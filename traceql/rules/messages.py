@@ -4,6 +4,7 @@ A template may print a value, pass it through one of `FILTERS` and ask `if`: no 
 macros, imports. So it ends at once, runs no code and reads no file, whatever stands in it.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
@@ -25,6 +26,8 @@ MAX_TEXT = 600
 MAX_VALUE = 120
 """Characters of a value in it (kernel names run to thousands), cut in the middle."""
 UNKNOWN = "unknown"
+_MANY = 1000
+"""From which on no decimal of a count is told."""
 
 Number = int | float
 
@@ -50,6 +53,12 @@ def _text(value: object) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:half]}{fmt.ELLIPSIS}{text[1 - half :]}"
 
 
+def _count(number: Number | None) -> str:
+    """A count; of many, without the half that the median of an even number of steps may have."""
+    is_many = number is not None and math.isfinite(number) and abs(number) >= _MANY
+    return fmt.count(round(number) if is_many and number is not None else number)
+
+
 def _step(stage: object) -> str:
     """What a step of a stage is called."""
     return "step" if stage in (None, "unknown") else f"{_text(stage)} step"
@@ -59,7 +68,7 @@ FILTERS: Mapping[str, Callable[[object], str]] = {
     "ns": _shown(fmt.duration),
     "bytes": _shown(fmt.size),
     "percent": _shown(fmt.percent),
-    "count": _shown(fmt.count),
+    "count": _shown(_count),
     "rate": _shown(lambda number: fmt.value("bytes_per_s", number)),
     "step": _step,
 }

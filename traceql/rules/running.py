@@ -174,7 +174,7 @@ class _Bench:
             "share": share,
         }
         worst = rows.drop(_COST, _ORDER).row(0, named=True)
-        values = _values(worst, figures, has_cost=rule.cost is not None)
+        values = _values(worst, figures, has_cost=rule.cost is not None) | {"per": self._per}
         return Finding(
             rule=rule,
             worst=worst,
@@ -183,6 +183,11 @@ class _Bench:
             evidence=_evidence(rows),
             **figures,
         )
+
+    @property
+    def _per(self) -> str:
+        """What figures a step of casts are over; those of other tables are of incomplete steps if none is complete."""
+        return "in the whole trace" if self.steps.is_empty() else "a step"
 
     def _cost(self, rows: pl.DataFrame) -> tuple[float | None, float | None]:
         """The cost of the rows, mean over the complete steps, in ns and as a share of their wall; null without."""

@@ -157,6 +157,6 @@ def waiting_map(collectives: pl.DataFrame, ranks: Sequence[int]) -> HeatMap | No
         mean = numbers.total(mine["ns"]) / mine.height if mine.height else 0.0
         rows.append((f"rank {rank}", "", grid.means(mine)[skipped:], mean))
     return heat_map(
-        "ms waiting in collectives for the last rank, by step", "step", grid.labels[skipped:], rows, "ms/step",
+        "ms waiting in collectives for the last rank, by step", "step", grid.labels[skipped:], rows, "mean ms",
         links="step-",
     )  # fmt: skip
