@@ -16,7 +16,7 @@ from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
 from traceql.tables import OPS
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Of the cached tables: raised whenever what a trace file is turned into changes."""
 
 
