@@ -150,6 +150,13 @@ def test_tiles_are_of_the_stage_with_most_time() -> None:
     assert tiles[1].value == "12.4"
     assert (tiles[2].value, tiles[2].note) == ("GPU-bound", "decode steps")
     assert [tile.value for tile in tiles[3:5]] == ["83.4 %", "1.9 %"]
+    assert (tiles[5].value, tiles[5].label) == ("4", "findings")
+
+
+def test_one_finding_is_not_called_findings() -> None:
+    material = Material.of(traceql.load(MIXED, cache=False))
+    one = replace(material, findings=replace(material.findings, found=material.findings.found[:1]))
+    assert (trace_page(one).tiles[-1].value, trace_page(one).tiles[-1].label) == ("1", "finding")
 
 
 def test_the_layers_page_says_that_it_is_of_several_stages() -> None:

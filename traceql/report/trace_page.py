@@ -97,7 +97,8 @@ def _tiles(material: Material) -> Iterator[Tile]:
     if material.findings.found:
         worst = material.findings.found[0]
         note = f"costliest: {worst.rule.id}"
-        yield Tile(fmt.count(len(material.findings.found)), "findings", note)
+        number, noun = fmt.plural(len(material.findings.found), "finding").split(" ")
+        yield Tile(number, noun, note)
 
 
 def _typical_wall_ns(summary: Summary, stage: Row) -> float | None:
