@@ -27,6 +27,7 @@ import zstandard
 from click.testing import CliRunner, Result
 from conftest import FIXTURES
 from fake_sglang import trace_bytes
+from waiting import until
 
 from traceql.capture import preflight, profile, server, workload
 from traceql.capture.client import Client
@@ -223,13 +224,10 @@ def running() -> Iterator[str]:
     words = fake()
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True) as process:
         url = Command(tuple(words)).url
-        until = time.monotonic() + 20
-        while time.monotonic() < until and not Client(url).is_ready():
-            time.sleep(0.05)
+        until(lambda: Client(url).is_ready())
         yield url
         os.killpg(process.pid, signal.SIGTERM)
-    while time.monotonic() < until + 60 and marked(os.environ[RUN]):
-        time.sleep(0.05)
+    until(lambda: not marked(os.environ[RUN]))
 
 
 def test_an_attached_server_goes_on(running: str, tmp_path: Path) -> None:
@@ -837,10 +835,8 @@ def test_the_trace_of_the_fake_server_has_the_steps_recorded(tmp_path: Path) -> 
 def test_a_log_streams_to_its_file_while_the_server_runs(tmp_path: Path) -> None:
     code = "import time; print('one', flush=True); time.sleep(60)"
     with server.running_server([sys.executable, "-c", code], {}, tmp_path / "log") as process:
-        until = time.monotonic() + 20
-        while time.monotonic() < until and process.last_line() != "one":
-            time.sleep(0.05)
-        assert (process.last_line(), process.exit_status) == ("one", None)
+        until(lambda: process.last_line() == "one")
+        assert process.exit_status is None
 
 
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,25 +1,30 @@
 """The command line and its pages: over summaries built by hand, and end to end over real traces."""
 
+import array
 import contextlib
+import fcntl
 import gzip
 import io
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
+import termios
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import polars as pl
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 from rich.cells import cell_len
+from waiting import until
 
 from traceql.analyses.rank_stats import RANK_STATS, RunSummary
 from traceql.analyses.stages import stages
@@ -800,6 +805,13 @@ def test_a_pipe_closed_in_the_middle_is_no_error(unbuffered: str) -> None:
         assert (child.stderr.read(), child.wait(120)) == (b"", 141)
 
 
+def waits_for_input(process_id: int, pipe: int) -> bool:
+    """Whether it has read all that its pipe held, and sleeps."""
+    n_left = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, n_left)
+    return not n_left[0] and psutil.Process(process_id).status() == psutil.STATUS_SLEEPING
+
+
 def test_an_interrupt_is_a_short_line() -> None:
     command = [sys.executable, "-m", "traceql", "summarize", "--no-cache", "-"]
     pipe = subprocess.PIPE
@@ -808,10 +820,11 @@ def test_an_interrupt_is_a_short_line() -> None:
         assert child.stderr is not None
         child.stdin.write(b'{"traceEvents": [' + b" " * 1_000_000)  # more than a pipe holds: it reads now
         child.stdin.flush()
-        time.sleep(0.5)  # and now waits: a signal just before a blocking read is seen after it only
+        pipe = child.stdin.fileno()
+        until(lambda: waits_for_input(child.pid, pipe))  # a signal just before a blocking read is seen after it only
         child.send_signal(signal.SIGINT)
         try:
-            assert child.wait(20) == 130
+            assert child.wait(60) == 130
         finally:
             child.kill()
         assert child.stderr.read() == b"interrupted\n"
@@ -822,8 +835,6 @@ def test_an_interrupt_is_a_short_line() -> None:
 
 def on_terminal(*arguments: str | Path, columns: int = 80, **environment: str) -> tuple[int, str]:
     """Exit status and all that appears on a terminal of that width."""
-    pty = pytest.importorskip("pty")
-    termios = pytest.importorskip("termios")
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, columns))
     variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}

@@ -28,6 +28,7 @@ from click.testing import CliRunner
 from conftest import FIXTURES
 from msgspec import structs
 from polars.testing import assert_frame_equal
+from waiting import until
 
 import traceql
 from traceql.analyses.idle import idle_gaps
@@ -296,15 +297,6 @@ def workers_of(process):
     return found
 
 
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.002)
-    raise AssertionError("it did not come to that")
-
-
 def at_work(process):
     """A worker that is in the middle of a file: it has taken more time than starting takes."""
     for worker in workers_of(process):
@@ -368,9 +360,9 @@ def test_ctrl_c(tmp_path):
         until(lambda: at_work(process))
         left = workers_of(process)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "interrupted\n")
-    assert not psutil.wait_procs(left, timeout=5)[1]
+    assert not psutil.wait_procs(left, timeout=30)[1]
 
 
 def test_data_without_an_entry_is_not_there(filled, undisturbed):
@@ -544,7 +536,7 @@ def test_tasks_that_do_not_fit_together_wait():
         time.sleep(0.05)
         assert not second.done()
         pool._give_back(first[0])
-        then = second.result(timeout=5)
+        then = second.result(timeout=60)
     assert then
     assert then[0].source == found[1]
 

@@ -16,6 +16,7 @@ import pytest
 from conftest import FIXTURES
 from msgspec import structs
 from polars.testing import assert_frame_equal
+from waiting import until
 
 from traceql.fleet import ingesting, kept, local, sources
 from traceql.fleet.asking import table_of
@@ -51,13 +52,6 @@ def start(folder, *arguments):
         *(f"--{name}-port={port}" for name, port in ports.items()), *arguments,
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-
-
-def until(condition, seconds):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.1)
 
 
 def is_open(port):
@@ -160,10 +154,7 @@ def busy_worker(folder):
 def test_a_killed_worker_and_the_same_tables_as_local(retries, cluster, by_hand, tmp_path):
     address, folder = cluster
     process = ingest_on(address, tmp_path / "store", "--retries", retries)
-    end = time.monotonic() + 60
-    while (worker := busy_worker(folder)) is None:
-        assert time.monotonic() < end, process.communicate()
-        time.sleep(0.01)
+    worker = until(lambda: busy_worker(folder), 120)
     time.sleep(0.3)
     worker.kill()
     printed, errors = process.communicate(timeout=200)
