@@ -45,7 +45,7 @@ from traceql.errors import OutputError
 from traceql.ingest.meta import Device, TraceMeta
 from traceql.ingest.quirks import QuirkCounter
 from traceql.report import frames, summary_document
-from traceql.report.markdown import code, escape, render_markdown
+from traceql.report.markdown import code, escape, render_markdown, words
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.summary_page import SummaryView, summary_page
 from traceql.report.text import cut, fit_table, render_text
@@ -345,6 +345,19 @@ def test_names_are_code_in_markdown_whatever_they_hold() -> None:
 def test_markdown_escapes() -> None:
     assert escape("a|b *c* _d_ <e> [f] `g` \\") == r"a\|b \*c\* \_d\_ \<e\> \[f\] \`g\` \\"
     assert code("`a``b`") == "``` `a``b` ```"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `traceql ranks a|b`, then *look*", r"run `traceql ranks a|b`, then \*look\*"),
+        ("`?`: not recorded", "`?`: not recorded"),
+        ("a ` alone", r"a \` alone"),
+        ("an empty `` one", r"an empty \`\` one"),
+    ],
+)
+def test_what_is_to_be_typed_is_code_in_markdown(text: str, shown: str) -> None:
+    assert words(text) == shown
 
 
 def test_csv_quotes_what_it_must() -> None:

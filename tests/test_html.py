@@ -29,7 +29,7 @@ from traceql.report.figures import heat, strip
 from traceql.report.figures.bars import StepBars, step_bars
 from traceql.report.figures.palette import palette
 from traceql.report.figures.strip import MAX_NAME, Strip, layer_strip
-from traceql.report.html import PLOTLY, Card, Cards, HtmlPage, PageSection, Text, dumps, render_html
+from traceql.report.html import PLOTLY, Card, Cards, HtmlPage, PageSection, Text, dumps, render_html, words
 from traceql.report.maps import Grid
 from traceql.report.page import Column, Section, TextTable
 from traceql.report.trace_material import Material
@@ -269,6 +269,20 @@ def test_a_hostile_title():
     html = render_html(replace(a_page(), title="</title><script>x</script>")).html
     check_alone(html)
     assert "&lt;/title&gt;&lt;script&gt;x&lt;/script&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see `traceql idle`, `a<b>`", "see <code>traceql idle</code>, <code>a&lt;b&gt;</code>"),
+        ("`?`: <i>", "<code>?</code>: &lt;i&gt;"),
+        ("a ` alone", "a ` alone"),
+        ("an empty `` one", "an empty `` one"),
+        ("<script>", "&lt;script&gt;"),
+    ],
+)
+def test_what_is_to_be_typed_is_code(text, shown):
+    assert words(text) == shown
 
 
 def test_only_web_addresses_are_links(tmp_path):

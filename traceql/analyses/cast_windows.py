@@ -10,11 +10,6 @@ LAYER_KEY = ["model_pass", "layer"]
 """Keys of a device, of a step on it, and of a layer within a step."""
 
 
-def complete_steps(steps: pl.DataFrame) -> pl.DataFrame:
-    """Those that have a window of their own, from begin to end."""
-    return steps.filter(pl.col("is_complete") & pl.col("separable"))
-
-
 def step_windows(found: Attribution, complete: pl.DataFrame) -> pl.DataFrame:
     """rank, device, step, stage, wall_ns and work_ns of the complete steps."""
     work = _work(found.activities.join(complete, on=STEP_KEY, how="semi"), STEP_KEY)

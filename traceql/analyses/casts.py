@@ -13,7 +13,6 @@ from traceql.analyses.cast_windows import (
     LAYER_KEY,
     PLACE,
     STEP_KEY,
-    complete_steps,
     layers_of_steps,
     step_windows,
     totals,
@@ -24,6 +23,7 @@ from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
 from traceql.analyses.once import once
 from traceql.analyses.pool_verdicts import item_bytes, pool_verdicts
+from traceql.analyses.step_windows import complete_steps
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk

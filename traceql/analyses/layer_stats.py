@@ -6,6 +6,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.layering import Layering
+from traceql.analyses.step_windows import complete_steps
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.errors import MissingDataError
 from traceql.ingest.meta import TraceMeta
@@ -191,7 +192,7 @@ class LayerStats:
     @property
     def is_complete(self) -> bool:
         """Whether the steps counted are complete, separable ones."""
-        return self.counted.height > 0 and bool((self.counted["is_complete"] & self.counted["separable"]).all())
+        return 0 < complete_steps(self.counted).height == self.counted.height
 
     @property
     def n_passes(self) -> int:
@@ -219,7 +220,7 @@ def layer_stats(trace: Trace, selection: Selection | None = None, layering: Laye
     layering = layering or Layering.of(trace)
     found = Attribution.of(trace)
     chosen = selected_steps(found.steps, selection)
-    complete = chosen.filter(pl.col("is_complete") & pl.col("separable"))
+    complete = complete_steps(chosen)
     counted = _counted(chosen, layering.layers)
     layers = layering.layers.join(counted, on=_STEP, how="semi")
     looked_at = complete if complete.height else chosen

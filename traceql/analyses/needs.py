@@ -12,6 +12,7 @@ from traceql.analyses.attribution import Attribution
 from traceql.analyses.device_peaks import device_peaks
 from traceql.analyses.layering import Layering
 from traceql.analyses.results import RESULTS
+from traceql.analyses.step_windows import complete_steps
 from traceql.analyses.summary import Selection
 from traceql.errors import MissingDataError
 from traceql.trace import Trace
@@ -60,12 +61,12 @@ def _steps(trace: Trace) -> str | None:
 
 
 def _complete_steps(trace: Trace) -> str | None:
-    return "no complete step was found" if complete_steps(Attribution.of(trace).steps).is_empty() else None
+    return "no complete step was found" if timed_steps(Attribution.of(trace).steps).is_empty() else None
 
 
-def complete_steps(steps: pl.DataFrame) -> pl.DataFrame:
-    """Of the `steps` table those that costs are counted over: complete, with a window of their own."""
-    return steps.filter(pl.col("is_complete") & pl.col("separable") & (pl.col("wall_ns") > 0))
+def timed_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """Of the `steps` table those that costs are counted over: complete, and with time in them."""
+    return complete_steps(steps).filter(pl.col("wall_ns") > 0)
 
 
 def _recorded(column: str, reason: str) -> Callable[[Trace], str | None]:

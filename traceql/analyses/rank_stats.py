@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.step_windows import window_times
+from traceql.analyses.step_windows import complete_steps, window_times
 from traceql.analyses.summary import Selection, Summary, summarize
 from traceql.tables import RANK, Column, Table
 from traceql.trace import Trace
@@ -87,7 +87,7 @@ def _name(trace: Trace) -> pl.Expr:
 def _steps(found: Attribution, steps: pl.DataFrame) -> pl.DataFrame:
     """One row per complete step: its figures."""
     comm = found.activities.filter(_IS_COMM).group_by(_STEP).agg(comm_kernel_ns=pl.sum("dur_ns"))
-    complete = steps.filter(pl.col("is_complete") & pl.col("separable"))
+    complete = complete_steps(steps)
     rows = complete.join(comm, on=_STEP, how="left", validate="1:1")
     return rows.with_columns(pl.col("comm_kernel_ns").fill_null(0)).select(*_PLACE, *_FIGURES)
 

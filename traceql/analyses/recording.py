@@ -20,6 +20,7 @@ from traceql.analyses.idle import CAUSES
 from traceql.analyses.layering import Layering
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.step_facts import step_facts
+from traceql.analyses.step_windows import complete_steps
 from traceql.errors import InputError, TraceqlError
 from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
@@ -163,7 +164,7 @@ class Recording:
     def of(cls, trace: Trace) -> "Recording":
         """That of a trace or run."""
         found, layering = Attribution.of(trace), Layering.of(trace)
-        complete = found.steps.filter(pl.col("is_complete") & pl.col("separable"))
+        complete = complete_steps(found.steps)
         return cls(
             facts=_facts(trace),
             steps=_steps(trace, complete, layering),

@@ -16,6 +16,7 @@ from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
 from traceql.analyses.once import once
 from traceql.analyses.pace import idle_by_step
+from traceql.analyses.step_windows import COMPLETE, complete_steps
 from traceql.analyses.summary import Selection, outliers
 from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
@@ -165,10 +166,10 @@ def typical_steps(trace: Trace, selection: Selection | None = None) -> pl.DataFr
 
 
 def _medians() -> dict[str, pl.Expr]:
-    counts = pl.col("is_complete") & pl.col("separable")
+    is_decode = COMPLETE & (pl.col("stage") == "decode")
     return {
-        "median_wall_ns": pl.col("wall_ns").filter(counts).median().over(_ALIKE),
-        "median_decode_wall_ns": pl.col("wall_ns").filter(counts & (pl.col("stage") == "decode")).median().over(_PLACE),
+        "median_wall_ns": pl.col("wall_ns").filter(COMPLETE).median().over(_ALIKE),
+        "median_decode_wall_ns": pl.col("wall_ns").filter(is_decode).median().over(_PLACE),
     }
 
 
@@ -189,9 +190,7 @@ def _waiting(trace: Trace, found: Attribution) -> pl.DataFrame:
 
 def _facts(trace: Trace, found: Attribution) -> Iterator[pl.DataFrame]:
     """What each analysis knows of steps: frames by rank, device and step, or by rank alone."""
-    yield outliers(found.steps.filter(pl.col("is_complete") & pl.col("separable"))).select(
-        *_STEP, is_outlier=pl.lit(value=True)
-    )
+    yield outliers(complete_steps(found.steps)).select(*_STEP, is_outlier=pl.lit(value=True))
     yield idle_by_step(trace).select(*_STEP, *_IDLE)
     overlap = comm_overlap_of(found.activities, found.steps).filter(pl.col("step").is_not_null())
     yield overlap.select(*_STEP, "comm_ns", exposed_comm_ns="exposed_ns")

@@ -67,8 +67,16 @@ WINDOW_TIMES = Table(
     Column("exclusive_ns", pl.Int64, "Its exclusive time in the window"),
 )
 
+COMPLETE = pl.col("is_complete") & pl.col("separable")
+"""Of `steps`: its window is its own and ends with a next step. Figures of steps are taken over these."""
+
 _PLACE = ["rank", "device"]
 _STEP = [*_PLACE, "step"]
+
+
+def complete_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """Those of `steps` that are `COMPLETE`."""
+    return steps.filter(COMPLETE)
 
 
 def kernel_steps(kernels: pl.LazyFrame, launches: pl.LazyFrame, marks: pl.DataFrame) -> pl.DataFrame:

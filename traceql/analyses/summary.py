@@ -8,7 +8,7 @@ from traceql.analyses.attribution import Attribution
 from traceql.analyses.change import OUTLIER_MADS
 from traceql.analyses.once import once
 from traceql.analyses.stages import stages
-from traceql.analyses.step_windows import window_times
+from traceql.analyses.step_windows import complete_steps, window_times
 from traceql.errors import MissingDataError
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
@@ -153,7 +153,7 @@ def _of_all_steps(trace: Trace) -> Summary:
 def _summary(trace: Trace, selection: Selection) -> Summary:
     found = Attribution.of(trace)
     chosen = selected_steps(found.steps, selection)
-    complete = chosen.filter(pl.col("is_complete") & pl.col("separable"))
+    complete = complete_steps(chosen)
     scope = "steps" if complete.height else "trace"
     part = _step_part(found, complete) if complete.height else _whole(found)
     kernel_stats, op_stats = _kernel_stats(part), _op_stats(part, trace.ops)

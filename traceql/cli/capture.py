@@ -206,11 +206,12 @@ def trace_facts(path: Path) -> "TraceFacts":
     """
     import traceql  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.attribution import Attribution  # noqa: PLC0415
+    from traceql.analyses.step_windows import complete_steps  # noqa: PLC0415
     from traceql.capture.session import TraceFacts  # noqa: PLC0415
 
     trace = traceql.load(path, strict=True)
     steps = Attribution.of(trace).steps
-    complete = steps.filter(steps["is_complete"] & steps["separable"])
+    complete = complete_steps(steps)
     return TraceFacts(
         n_steps=steps["step"].n_unique(),
         stages=tuple(steps["stage"].unique().sort()),

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 import polars as pl
 
+from traceql.analyses.step_windows import COMPLETE
 from traceql.analyses.trend import RUN_STEPS
 from traceql.errors import MissingDataError, QueryError, nearest
 from traceql.fleet.asking import table_of
@@ -48,7 +49,7 @@ def run_steps(store: Store, by: str = "run", only: Iterable[tuple[str, str]] = (
             f"Ingest the traces again with --label {by}=VALUE: what is there is only labelled.",
         )
     traces = table_of(store, "traces").select("run", "rank", "gpu", "engine", "world_size", "control_tokens_per_s")
-    steps = table_of(store, "step_facts").filter("is_complete", "separable").with_columns(group=_value(by))
+    steps = table_of(store, "step_facts").filter(COMPLETE).with_columns(group=_value(by))
     if by == "model":  # what is compared differs in it
         steps = steps.with_columns(model=pl.lit(None, pl.String))
     if only:

@@ -16,8 +16,10 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from traceql import __version__
+from traceql.report.code_spans import code_spans
 from traceql.report.page import Section
 from traceql.resources import resource
 
@@ -206,6 +208,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["words"] = words  # pyright: ignore[reportUnknownMemberType]
     environment.policies["json.dumps_function"] = dumps
     environment.policies["json.dumps_kwargs"] = {}
     return environment
@@ -219,6 +222,12 @@ def _template_text(name: str) -> str:
 @cache
 def _vendored(name: str) -> str:
     return resource("templates", "vendor", name).read_text(encoding="utf-8")
+
+
+def words(text: str) -> Markup:
+    """A sentence as HTML: what stands in it between backticks as code, all escaped."""
+    pieces = code_spans(text)
+    return Markup().join(Markup("<code>{}</code>").format(piece) if is_code else piece for piece, is_code in pieces)
 
 
 def dumps(value: Any) -> str:

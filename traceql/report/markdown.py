@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from traceql.report.code_spans import code_spans
 from traceql.report.page import Column, Section, TextTable
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$])")
@@ -17,14 +18,14 @@ def _blocks(section: Section) -> Iterator[str]:
     if section.title:
         yield f"## {escape(section.title)}"
     if section.lines:
-        yield (_list(section) if section.title else "\n\n".join(f"**{escape(line)}**" for line in section.lines))
+        yield (_list(section) if section.title else "\n\n".join(f"**{words(line)}**" for line in section.lines))
     if section.table is not None:
         yield _table(section.table)
-    yield from (escape(note) for note in section.notes)
+    yield from (words(note) for note in section.notes)
 
 
 def _list(section: Section) -> str:
-    return "\n".join(f"- {escape(line)}" for line in section.lines)
+    return "\n".join(f"- {words(line)}" for line in section.lines)
 
 
 def _table(table: TextTable) -> str:
@@ -38,7 +39,12 @@ def _row(cells: Iterator[str]) -> str:
 
 
 def _cell(column: Column, text: str) -> str:
-    return code(text) if column.is_code and text else escape(text)
+    return code(text).replace("|", "\\|") if column.is_code and text else escape(text)  # a pipe would end the cell
+
+
+def words(text: str) -> str:
+    """A sentence: what stands in it between backticks as code, all else literally."""
+    return "".join(code(piece) if is_code else escape(piece) for piece, is_code in code_spans(text))
 
 
 def escape(text: str) -> str:
@@ -47,8 +53,8 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The text as a code span in a table cell: fenced by more backticks than it holds, pipes escaped."""
+    """The text as a code span: fenced by more backticks than it holds."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+    return f"{fence}{pad}{text}{pad}{fence}"

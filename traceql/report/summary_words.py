@@ -6,6 +6,7 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.rank_stats import RunSummary
+from traceql.analyses.step_windows import complete_steps
 from traceql.analyses.summary import OUTLIER_PEERS, Selection, Summary
 from traceql.ingest.meta import Device
 from traceql.ingest.ranks import in_words, missing_ranks
@@ -15,11 +16,11 @@ from traceql.report.stage_words import of_all_stages, step_name
 OPEN = Selection()
 
 
-def complete_steps(summary: Summary) -> pl.DataFrame:
+def steps_covered(summary: Summary) -> pl.DataFrame:
     """The steps whose windows a summary covers; none when it covers the whole trace."""
     if summary.scope != "steps":
         return summary.steps.clear()
-    return summary.steps.filter(pl.col("is_complete") & pl.col("separable") & pl.col("wall_ns").is_not_null())
+    return complete_steps(summary.steps).filter(pl.col("wall_ns").is_not_null())
 
 
 def is_multi_device(summary: Summary) -> bool:
@@ -35,7 +36,7 @@ def median_wall_ns(summary: Summary) -> float | None:
 
 def median_beside(summary: Summary, step: dict[str, Any]) -> float | None:
     """The median wall of the steps covered that are of the same rank, device, stage and batch size as a step."""
-    steps = complete_steps(summary)
+    steps = steps_covered(summary)
     alike = steps.join(pl.DataFrame([step], schema=steps.schema), on=OUTLIER_PEERS, how="semi", nulls_equal=True)
     return cast("float | None", alike["wall_ns"].median())
 
@@ -52,7 +53,7 @@ def subject(summary: Summary) -> str:
 
 def stage_subject(summary: Summary, stage: dict[str, Any]) -> str:
     """The same of one stage, a row of `stages`."""
-    steps = complete_steps(summary).filter(stage=stage["stage"])
+    steps = steps_covered(summary).filter(stage=stage["stage"])
     number = f"median of {_windows(steps)}" if steps.height > 1 else "1 complete step"
     about = [number, *_batch(steps["batch_size"].drop_nulls())]
     name = step_name(stage["stage"]) if has_stages(summary) else _step_name(steps)
@@ -72,7 +73,7 @@ def _run_subject(summary: RunSummary) -> str:
     placed = ranked(summary)
     middle, slowest = placed[(len(placed) - 1) // 2], placed[-1]
     if summary.scope == "steps":
-        steps = complete_steps(summary)
+        steps = steps_covered(summary)
         about = [
             f"median of {_windows_of(middle)}{' of all stages' if has_stages(summary) else ''}",
             *_batch(steps["batch_size"].drop_nulls()),

@@ -10,7 +10,7 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.needs import NEEDS, complete_steps
+from traceql.analyses.needs import NEEDS, timed_steps
 from traceql.analyses.results import RESULTS, STEP
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.categories import Categories
@@ -45,7 +45,7 @@ def run_rules(
     """
     selection = selection or Selection()
     chosen = selected_steps(Attribution.of(trace).steps, selection)
-    bench = _Bench(trace, selection, complete_steps(chosen))
+    bench = _Bench(trace, selection, timed_steps(chosen))
     found: list[Finding] = []
     abstained: list[Abstained] = []
     passed: list[Rule] = []
