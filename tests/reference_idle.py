@@ -12,6 +12,7 @@ from reference import Activity, Recording, Span, Step
 
 SYNCHRONIZE = re.compile(r"(Device|Stream|Event|Ctx|Context)Synchronize")
 COPY = re.compile(r"(cuda|cu|hip)Memcpy")
+PAGEABLE = re.compile(r"Memcpy DtoH.*-> Pageable")
 IDLE_SPAN = re.compile(r"step\[IDLE\b|scheduler\.\w*idle")
 POLL_SPAN = re.compile(r"scheduler\.recv_requests\b")
 
@@ -109,7 +110,7 @@ def judged(gap: Gap, host: Host, previous: dict[Activity, int]) -> Gap:
     activity, launch = gap.next, gap.launch
     if activity is None or launch is None:
         return gap_with(gap, "unknown", None)
-    if launch.start > gap.start:
+    if launch.start > gap.start and not is_held(gap, activity, launch):
         waited_in = last_wait(host, launch, gap.start)
         inside = running_call(host, launch, gap.start) or launch.name
         if has_no_batch(host, launch, gap.start):
@@ -123,6 +124,18 @@ def judged(gap: Gap, host: Host, previous: dict[Activity, int]) -> Gap:
         if is_its and wait.time <= launch.start and (activity not in previous or wait.time > previous[activity]):
             return gap_with(gap, "dependency", launch.name)
     return gap_with(gap, "dependency" if "nccl" in activity.name.lower() else "gpu_gap", launch.name)
+
+
+def is_held(gap: Gap, activity: Activity, launch: Span) -> bool:
+    """Its call was over, and it went on waiting: for more than 100 µs, and for most of the gap."""
+    begun = launch.start if waits(launch) or PAGEABLE.match(activity.name) else launch.end
+    waited = gap.end - max(begun, gap.start)
+    return waited > 100_000 and waited > (gap.end - gap.start) / 2
+
+
+def waits(call: Span) -> bool:
+    """Whether it is a copy whose call returns only when that is done."""
+    return bool(COPY.match(call.name)) and "Async" not in call.name and "Peer" not in call.name
 
 
 def gap_with(gap: Gap, cause: str, host_call: str | None) -> Gap:
@@ -156,12 +169,11 @@ def read_host(path: Path, recording: Recording) -> Host:
     calls: dict[Any, list[Span]] = defaultdict(list)
     marks: dict[Any, list[tuple[int, bool, str]]] = defaultdict(list)
     launching = {a.launch for a in recording.activities if a.launch}
-    pageable = {a.launch for a in recording.activities if a.launch and re.match(r"Memcpy DtoH.*-> Pageable", a.name)}
+    pageable = {a.launch for a in recording.activities if a.launch and PAGEABLE.match(a.name)}
     for call in sorted(recording.launches, key=lambda call: (call.start, -call.end, call.name)):
         thread = (call.rank, call.thread)
         calls[thread].append(call)
-        blocks = COPY.match(call.name) and "Async" not in call.name and "Peer" not in call.name
-        if SYNCHRONIZE.search(call.name) or blocks or call in pageable:
+        if SYNCHRONIZE.search(call.name) or waits(call) or call in pageable:
             marks[thread].append((call.start, True, call.name))
         elif call in launching:
             marks[thread].append((call.start, False, ""))

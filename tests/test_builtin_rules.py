@@ -228,6 +228,9 @@ RECORDED = {
     "public/tracelens-xdit-flux/profile_trace_rank_0.json.gz": {
         "attention-fallback", "host-bound-step", "profiler-distortion"
     },
+    "public/tracelens-sglang-prefill/sglang_Qwen3-8B_prefilldecode.json.gz": {"unrecorded-wait"},
+    "public/tracelens-sglang-decode/sglang_Qwen3-8B_decode.json.gz": {"unrecorded-wait", "blocking-copy-in-decode"},
+    "public/hta-a100-graphs/rank0.json.gz": {"unrecorded-wait", "slow-tail-collectives", "exposed-communication"},
     "public/deepseek-train/train.json.gz": set(),
     "public/hta-ns/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": set(),
     "public/hta-nccl/nccl_data.json.gz": {"host-bound-step"},

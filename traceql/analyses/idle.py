@@ -3,7 +3,8 @@
 A gap is judged by the activity that ends it and by what the host had done when the gap began. The first that holds:
 
 1. `unknown`: that activity's launch is not recorded (or no activity follows).
-2. Launched after the gap had begun, so the GPU waited for the host. What the launching thread was about tells
+2. Launched after the gap had begun, and not held (see 3), so the GPU waited for the host. What the launching thread was
+   about tells
    - `no_work`: the engine had no batch. Said only where it was recorded: between the gap's beginning and the launch the
      process wrote an idle annotation (`step[IDLE ...]`, `scheduler.*idle*`), or polled for requests twice
      (`scheduler.recv_requests`): a whole turn of its loop in which nothing was launched. A host that is merely silent
@@ -11,7 +12,9 @@ A gap is judged by the activity that ends it and by what the host had done when 
    - `sync`: of the thread's launches and waits, the last that had begun when the gap began was a wait. So the host was
      still inside it, or had returned and not launched anything yet.
    - `launch`: anything else.
-3. Launched before the gap began, so the GPU waited for itself:
+3. Launched before the gap began, or held: its call was over, and yet it did not start for most of the gap and for more
+   than `HELD_NS`. So the GPU waited for itself, or for work of which nothing is recorded, as what was launched before
+   the recording began:
    - `dependency`: the activity is a collective, or its stream was told to wait for an event after the previous
      activity of that stream was launched, and before this one was. The stream is the recorded one (`cuda_sync`);
      where a wait names none, it counts for what the same thread launches next.
@@ -30,6 +33,10 @@ from traceql.arrays import Ints
 from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
 
+HELD_NS = 100_000
+"""An activity that has not started so long after its call waits for more than its launch. Of 193,345 that were launched
+in a gap, in the traces at hand of NVIDIA GPUs, 99.9 % start within 4 µs of their call; of 392 on AMD GPUs 99 % within
+25 µs."""
 CAUSES = ("no_work", "sync", "launch", "dependency", "gpu_gap", "unknown")
 """Every cause, in the order of design and pages."""
 
@@ -137,18 +144,25 @@ def _ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
 
 
 def _with_launch(activities: pl.DataFrame, launches: pl.LazyFrame) -> pl.DataFrame:
-    """Adds thread_id, launched_ns, call, and previous_ns: the latest launch of what ran before on the stream."""
-    calls = launches.select("launch_id", "thread_id", launched_ns="start_ns", call="name").collect()
+    """Adds thread_id, launched_ns, returned_ns, call, and previous_ns: the latest launch that ran before on the stream.
+
+    A call that waits for its copy says nothing by its end; what it launches counts as launched at its beginning.
+    """
+    calls = launches.select(
+        "launch_id", "thread_id", launched_ns="start_ns", call="name",
+        returned_ns=pl.col("start_ns") + pl.when(BLOCKING_COPY).then(0).otherwise("dur_ns"),
+    ).collect()  # fmt: skip
     columns = ("kernel_id", *_STREAM, "name", "group", "start_ns", "correlation", "launch_id")
     joined = activities.select(columns).join(calls, on="launch_id", how="left", validate="m:1", maintain_order="left")
     return joined.sort("start_ns", "correlation", "kernel_id").with_columns(
-        previous_ns=pl.col("launched_ns").cum_max().shift().over(_STREAM)
+        previous_ns=pl.col("launched_ns").cum_max().shift().over(_STREAM),
+        returned_ns=pl.when(_PAGEABLE_COPY).then("launched_ns").otherwise("returned_ns"),
     )
 
 
 def _with_next(gaps: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
     """Adds what is known of the activity that ends each gap."""
-    names = ("launch_id", "thread_id", "launched_ns", "call", "previous_ns", "stream", "group")
+    names = ("launch_id", "thread_id", "launched_ns", "returned_ns", "call", "previous_ns", "stream", "group")
     known = activities.select(pl.col("kernel_id").alias("next_kernel_id"), *names)
     return gaps.join(known, on="next_kernel_id", how="left", validate="m:1").sort("start_ns")
 
@@ -224,8 +238,16 @@ def _latest(gaps: pl.DataFrame, events: pl.DataFrame, at: str, event_at: str, by
     return pl.concat([joined, gaps.filter(pl.col(at).is_null())], how="diagonal")
 
 
+def _is_late() -> pl.Expr:
+    """Whether the host was late: the call came after the gap had begun, and the activity soon after the call."""
+    end_ns = pl.col("start_ns") + pl.col("dur_ns")
+    held_ns = end_ns - pl.max_horizontal("returned_ns", "start_ns")
+    is_held = (held_ns > HELD_NS) & (2 * held_ns > pl.col("dur_ns"))
+    return (pl.col("launched_ns") > pl.col("start_ns")) & ~is_held
+
+
 def _cause() -> pl.Expr:
-    is_late = pl.col("launched_ns") > pl.col("start_ns")
+    is_late = _is_late()
     return (
         pl.when(pl.col("launched_ns").is_null()).then(pl.lit("unknown"))
         .when(is_late & pl.col("has_no_batch")).then(pl.lit("no_work"))
@@ -238,10 +260,9 @@ def _cause() -> pl.Expr:
 
 
 def _host_call() -> pl.Expr:
-    is_late = pl.col("launched_ns") > pl.col("start_ns")
     return (
         pl.when(pl.col("cause") == "sync").then("wait")
-        .when(is_late).then(pl.coalesce("inside", "call"))
+        .when(_is_late()).then(pl.coalesce("inside", "call"))
         .otherwise("call")
         .alias("host_call")
     )  # fmt: skip

@@ -13,7 +13,7 @@ from traceql.ingest.quirks import Quirk
 from traceql.tables import DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
-_METHOD_VERSION = 1
+_METHOD_VERSION = 2
 """Raised whenever gaps or their causes are found in another way: what is kept of the old one is stale."""
 HOST_BOUND_FRAC = 0.10
 """From this share of wall on that the GPU waits for the host (`launch` + `sync`) a step is host-bound."""
@@ -31,7 +31,7 @@ STEP_PACE = Table(
     Column("idle_ns", pl.Int64, "Of it, without any GPU activity"),
     Column("no_work_ns", pl.Int64, "Idle: the engine had no batch"),
     Column("sync_ns", pl.Int64, "Idle: the host waited for the GPU, or had not launched yet after it"),
-    Column("launch_ns", pl.Int64, "Idle: the next activity was launched after the gap began"),
+    Column("launch_ns", pl.Int64, "Idle: the next activity was launched late, and started soon"),
     Column("dependency_ns", pl.Int64, "Idle: a recorded wait on another stream, or a collective"),
     Column("gpu_gap_ns", pl.Int64, "Idle: between activities already launched"),
     Column("unknown_ns", pl.Int64, "Idle: the launch is not recorded"),

@@ -51,7 +51,7 @@ STEP_FACTS = Table(
     Column("is_outlier", pl.Boolean, "Complete, and its wall is far from the median (see `outliers` of summarize)"),
     Column("busy_ns", pl.Int64, "Union of GPU activity", nullable=True),
     Column("idle_ns", pl.Int64, "wall - busy", nullable=True),
-    Column("launch_ns", pl.Int64, "Idle: the next activity was launched after the gap began", nullable=True),
+    Column("launch_ns", pl.Int64, "Idle: the next activity was launched late, and started soon", nullable=True),
     Column("sync_ns", pl.Int64, "Idle: the host waited for the GPU, or had not launched yet after it", nullable=True),
     Column("dependency_ns", pl.Int64, "Idle: a recorded wait on another stream, or a collective", nullable=True),
     Column("gpu_gap_ns", pl.Int64, "Idle: between activities already launched", nullable=True),

@@ -77,17 +77,17 @@ def _group_section(
     per = "step" if report.scope == "steps" else "trace"
     columns = (
         *_place_columns(report),
-        Column("kind", drop=5),
+        Column("kind", drop=6),
         Column(f"a {per}", "right"),
         Column(f"ms/{per}", "right"),
-        Column("of wall", "right"),
-        Column("median µs", "right", drop=4),
-        Column("elements", "right", drop=4),
-        Column("moved", "right", drop=2),
-        Column("speed", "right", drop=1),
-        Column("of peak", "right", drop=3),
+        Column("of wall", "right", drop=1),
+        Column("median µs", "right", drop=5),
+        Column("elements", "right", drop=5),
+        Column("moved", "right", drop=3),
+        Column("speed", "right", drop=2),
+        Column("of peak", "right", drop=4),
         Column("dtypes"),
-        Column("where", drop=6),
+        Column("where", drop=7),
         Column("kernel", fit="open" if view.full_names else "middle", is_code=True, drop=1),
     )
     ordered = found.sort("kernel_ns", "group_id", descending=[True, False])
@@ -201,7 +201,8 @@ def _dtypes(row: Row) -> str:
 
 def _where(row: Row) -> str:
     if row["n_layers"] is not None:
-        return f"{'every of ' if row['in_every_layer'] else ''}{fmt.plural(row['n_layers'], 'layer')}"
+        of_all = row["in_every_layer"] and row["n_layers"] > 1
+        return f"{'each of ' if of_all else ''}{fmt.plural(row['n_layers'], 'layer')}"
     return row["section"] or ""
 
 

@@ -11,7 +11,8 @@ from traceql.report.stage_words import stage_name, stages_by_time
 Row = dict[str, Any]
 
 _LEAST_TOLD = 0.1
-"""A share of wall from which on `no_work` and `unknown` are in the headline: the verdict would mislead without."""
+"""A share of wall from which on `no_work`, `unknown` and `dependency` are in the headline: the verdict would mislead
+without."""
 
 
 _MOSTLY_IDLE = 0.5
@@ -58,7 +59,7 @@ def pace_line(pace: pl.DataFrame) -> str | None:
 def _by_device(pace: pl.DataFrame) -> list[Row]:
     """The median step of each device, least waiting for the host first."""
     medians = pace.group_by("rank", "device").agg(
-        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns"), n_steps=pl.len()
+        pl.median("wall_ns", "idle_ns", "host_idle_ns", "no_work_ns", "unknown_ns", "dependency_ns"), n_steps=pl.len()
     )
     medians = medians.filter(pl.col("wall_ns") > 0).with_columns(
         **{
@@ -68,6 +69,7 @@ def _by_device(pace: pl.DataFrame) -> list[Row]:
                 ("host", "host_idle_ns"),
                 ("no_work", "no_work_ns"),
                 ("unknown", "unknown_ns"),
+                ("dependency", "dependency_ns"),
             )
         }
     )
@@ -85,6 +87,9 @@ def _verdict(row: Row) -> str:
     if row["no_work_frac"] >= _LEAST_TOLD:
         no_work = fmt.rounded_percent(row["no_work_frac"])
         return f"{idle}, {no_work} without a batch to work on: neither host-bound nor GPU-bound"
+    if row["dependency_frac"] >= _LEAST_TOLD:
+        waiting = fmt.rounded_percent(row["dependency_frac"])
+        return f"{idle}, {waiting} waiting for another stream or a collective: neither host-bound nor GPU-bound"
     launched = row["idle_frac"] - row["host_frac"] - row["no_work_frac"] - row["unknown_frac"]
     if launched >= _MOSTLY_IDLE:
         return f"GPU mostly idle: {idle}, {fmt.rounded_percent(launched)} between kernels already launched"

@@ -20,15 +20,13 @@ from traceql.trace import Trace
 def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ...]:
     """Sentences for the head of a summary, of the steps that it covers; none where no step has a window.
 
-    Waiting is told from transfer only where there are several ranks.
+    Of steps that are not complete only the pace is told. Waiting is told from transfer only where there are several
+    ranks.
     """
+    pace = pace_lines(idle_by_step(trace).join(summary.steps, on=["rank", "device", "step"], how="semi"))
     if summary.scope != "steps":
-        return ()
-    paces = idle_by_step(trace)
-    lines = [
-        *pace_lines(paces.join(summary.steps, on=["rank", "device", "step"], how="semi")),
-        *_layers_lines(trace, summary, layers),
-    ]
+        return pace
+    lines = [*pace, *_layers_lines(trace, summary, layers)]
     communication = summary.groups.filter(pl.col("group") == "nccl")
     if communication.height:
         lines.append(_waiting(trace, summary, communication["kernel_ns"].item() / summary.n_windows))
