@@ -180,7 +180,7 @@ def test_a_cache_dequantised_whole(story):
     for step in range(3):
         for layer in range(4):
             story.kernel("_dequantize_k_cache_fast_kernel", step * 1000 + 100 + 50 * layer, 40)
-    assert "4 times a step, 160.0 µs a step" in fired_on(story)["dequantize-whole-cache"]
+    assert "4 times and 160.0 µs a step" in fired_on(story)["dequantize-whole-cache"]
 
 
 def test_a_pool_of_moderate_size(story):

@@ -187,7 +187,7 @@ def test_a_cast_that_may_be_of_the_pool_is_said_to_be_that():
     found = json.loads(run("check", alone, "--format", "json").stdout)["findings"]
     (message,) = [each["message"] for each in found if each["rule"] == "cast-in-every-layer"]
     assert "it may be the whole KV pool: with one step it cannot be told whether its size ever changes" in message
-    assert "78 times in the whole trace, " in message
+    assert "78 times and 67.539 ms in the whole trace" in message
 
 
 def test_findings_name_the_stage_that_they_are_about():

@@ -289,6 +289,11 @@ MODULE_STORIES: dict[str, tuple[list[dict[str, Any]], Rows]] = {
          module("MyMLP_0", 52, 4), *kernels(22, 31, 41, 43, 53, 65), *kernel(36, "ncclDevKernel_AllReduce_Sum")],
         {22: "0.0 attention", 31: "0.0 attention", 36: "0.0 comm", 41: "0.0 moe", 43: "0.0 moe", 53: "0.0 moe",
          65: "0.0 moe"}),
+    "what is called an MLP and runs experts": (
+        [module("Model_0", 10, 90), module("TransformerBlock_0", 20, 20), module("MLPBlock_0", 25, 10),
+         module("TransformerBlock_1", 50, 30), module("MyAttention_0", 52, 8), module("MLPBlock_1", 65, 10),
+         *kernels(26, 53, 66, 77), *kernel(68, "fused_moe_kernel")],
+        {26: "0.0 mlp", 53: "0.1 attention", 66: "0.1 moe", 68: "0.1 moe", 77: "0.1 moe"}),
     "a mixer of another kind is not the neighbour's": (
         [module("Model_0", 10, 90), module("MyDecoderLayer_0", 20, 60), module("MambaMixer_0", 30, 10),
          module("MyMLP_0", 50, 10), *kernels(22, 31, 45, 51)],

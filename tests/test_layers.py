@@ -248,6 +248,13 @@ def test_public_traces_by_modules(shared, name):
 
 
 @pytest.mark.shared
+def test_a_module_called_mlp_that_runs_experts_is_of_experts(shared):
+    """gpt-oss calls it MLPBlock; 18 layers attend in a window, 18 to everything."""
+    found = Layering.of(shared_trace("public/tracelens-b200-vllm/eager_trace.json.gz"), "module")
+    assert found.types["label"].to_list() == [f"TransformerBlock: attention + moe, kind {kind}" for kind in (1, 2)]
+
+
+@pytest.mark.shared
 def test_a_replay_by_sequence_is_what_its_capture_says(shared):
     folder = "public/tracelens-sglang-decode"
     trace, capture = (shared_trace(f"{folder}/{name}") for name in

@@ -159,9 +159,19 @@ def _section() -> pl.Expr:
 
 
 def _blocks(numbered: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """The block of each activity in a layer: of the part around its launch, else of the next or previous part."""
+    """The block of each activity in a layer: of the part around its launch, else of the next or previous part.
+
+    A part called mlp in which kernels of experts run is moe, as the MLPBlock of gpt-oss is.
+    """
     in_layers = numbered.filter("inside").select("kernel_id", "thread_id", *_LAYER, "call_ns", "group")
     part = latest_before(in_layers, parts, "call_ns").with_columns(part=pl.when("inside").then("block"))
     nearest = pl.col("part").backward_fill().forward_fill().over(_LAYER)
-    block = pl.when(pl.col("group") == "nccl").then(pl.lit("comm")).otherwise(nearest.fill_null("other"))
-    return part.select("kernel_id", block=block)
+    part = part.with_columns(block=nearest.fill_null("other"))
+    is_mlp = pl.col("block") == "mlp"
+    with_experts = (is_mlp & (pl.col("group") == "moe")).any().over(_LAYER)
+    return part.select(
+        "kernel_id",
+        block=pl.when(pl.col("group") == "nccl").then(pl.lit("comm"))
+        .when(is_mlp & with_experts).then(pl.lit("moe"))
+        .otherwise("block"),
+    )  # fmt: skip

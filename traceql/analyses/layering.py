@@ -21,7 +21,7 @@ from traceql.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_METHOD_VERSION = 4
+_METHOD_VERSION = 5
 """Of all that decides about layers: raised whenever it does, so that what a cache kept of the old one is stale."""
 
 METHODS = ("module", "annotation", "graph-node", "capture", "sequence")
