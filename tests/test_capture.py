@@ -317,6 +317,7 @@ def test_a_recording_that_begins_too_late_and_then_stops_early(tmp_path: Path, m
 
 def test_fast_steps_are_given_a_larger_margin() -> None:
     assert [profile.margin_for(step_ns) for step_ns in (None, 180_000_000, 2_000_000)] == [60, 60, 150]
+    assert [profile.margin_for(step_ns) for step_ns in (300, 0)] == [1200, 1200]  # read in bursts
     assert preflight.longest_answer(Server(version="1"), 8, 100) is None
     small = Server(version="1", context_tokens=5000, max_total_tokens=8000)
     assert preflight.longest_answer(small, 8, 100) == 900
@@ -666,6 +667,14 @@ def test_the_pace_counts_only_while_the_batch_is_full() -> None:
     # from 31 ms, when both are under way, to 61 ms, when request 0 has ended
     assert (found.n_steps, found.n_tokens, found.wall_ns) == (3, 6, 30_000_000)
     assert found.median_step_ns == 10_000_000
+
+
+def test_steps_that_are_read_in_bursts_take_as_long_as_others() -> None:
+    bursts = [(max(step // 4 * 40, 10), 0, step, step) for step in range(1, 13)]
+    assert workload.mean_step_ns(ticks(*bursts, last=12)) == 10_000_000
+    assert workload.median_step_ns(ticks(*bursts, last=12)) == 0
+    assert workload.mean_step_ns(ticks((10, 0, 1, 1), last=12)) is None
+    assert workload.mean_step_ns([]) is None
 
 
 def test_speculative_steps_are_not_tokens() -> None:

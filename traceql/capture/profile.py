@@ -25,6 +25,8 @@ MARGIN_STEPS = 60
 """Steps decoded beyond those recorded, at least: the recording begins some steps after it was asked for."""
 ARMING_S = 0.5
 """How long it may take until it begins; fast steps need a larger margin."""
+FASTEST_STEP_NS = 250_000
+"""No model decodes faster; times below it are of answers that a busy machine reads in bursts."""
 LONGER = 4
 """By how many times the margin grows where it was too small."""
 POLL_S = 0.2
@@ -84,7 +86,9 @@ def with_margin(session: Session, plan: Plan, margin_steps: int) -> Plan:
 
 def margin_for(step_ns: int | None) -> int:
     """Steps that pass, at that pace, while the recording begins."""
-    return max(MARGIN_STEPS, round(ARMING_S * 1e9 / step_ns)) if step_ns else MARGIN_STEPS
+    if step_ns is None:
+        return MARGIN_STEPS
+    return max(MARGIN_STEPS, round(ARMING_S * 1e9 / max(step_ns, FASTEST_STEP_NS)))
 
 
 def record(session: Session, plan: Plan) -> tuple[Profile, tuple[str, ...]]:

@@ -36,7 +36,7 @@ from traceql.capture.recorder import record_by_patch, recording_options
 from traceql.capture.server import Server as Process
 from traceql.capture.server import refuse_used_port, running_server, wait_until_ready
 from traceql.capture.session import Progress, Session, Verify, answer_tokens
-from traceql.capture.workload import PROBE_TOKENS, median_step_ns, pace, probe
+from traceql.capture.workload import PROBE_TOKENS, mean_step_ns, pace, probe
 
 CONTROL_STEPS = 64
 """Decode steps of a control run."""
@@ -219,7 +219,7 @@ def _runs(settings: Settings, session: Session) -> _Runs:
     answers = probe(session.client, session.workload)
     say("warmed up, greedy probe taken")
     before = _control(session, "before") if settings.with_baseline and not early else None
-    plan = with_margin(session, plan, margin_for(median_step_ns(warm)))
+    plan = with_margin(session, plan, margin_for(mean_step_ns(warm)))
     profile, problems = early or record(session, plan)
     say(f"recorded {plan.n_steps} steps, a trace for each of {len(profile.files)} rank(s)")
     after = _control(session, "after") if settings.with_baseline else None

@@ -131,6 +131,16 @@ def median_step_ns(ticks: list[Tick], index: int = 0) -> int | None:
     return round(median(steps)) if steps else None
 
 
+def mean_step_ns(ticks: list[Tick], index: int = 0) -> int | None:
+    """Mean time between two steps of a request; None where it took only one.
+
+    Where this machine is busy, answers are read in bursts: the median of the times between them is next to nothing.
+    """
+    own = [tick for tick in ticks if tick.index == index]
+    n_steps = own[-1].n_steps - own[0].n_steps if own else 0
+    return round((own[-1].time_ns - own[0].time_ns) / n_steps) if n_steps > 0 else None
+
+
 def probe(client: Client, workload: Workload) -> Probe:
     """Greedy answers to the workload's prompts, with the likeliest tokens of each position."""
     batch = prompts(workload)
