@@ -83,13 +83,13 @@ def _verdict(row: Row) -> str:
         return f"GPU waits for the host {fmt.rounded_percent(row['host_frac'])} of {step}: host-bound; {times}"
     idle = f"idle {fmt.rounded_percent(row['idle_frac'])} of {step}"
     if row["unknown_frac"] >= _LEAST_TOLD:
-        return f"{idle}, {fmt.rounded_percent(row['unknown_frac'])} of unknown cause: launches are not recorded"
+        return f"GPU {idle}, {fmt.rounded_percent(row['unknown_frac'])} of unknown cause: launches are not recorded"
     if row["no_work_frac"] >= _LEAST_TOLD:
         no_work = fmt.rounded_percent(row["no_work_frac"])
-        return f"{idle}, {no_work} without a batch to work on: neither host-bound nor GPU-bound"
+        return f"GPU {idle}, {no_work} without a batch to work on: neither host-bound nor GPU-bound"
     if row["dependency_frac"] >= _LEAST_TOLD:
         waiting = fmt.rounded_percent(row["dependency_frac"])
-        return f"{idle}, {waiting} waiting for another stream or a collective: neither host-bound nor GPU-bound"
+        return f"GPU {idle}, {waiting} waiting for another stream or a collective: neither host-bound nor GPU-bound"
     launched = row["idle_frac"] - row["host_frac"] - row["no_work_frac"] - row["unknown_frac"]
     if launched >= _MOSTLY_IDLE:
         return f"GPU mostly idle: {idle}, {fmt.rounded_percent(launched)} between kernels already launched"
