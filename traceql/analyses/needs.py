@@ -128,7 +128,7 @@ _COLUMN_NEEDS: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "start_ns", "wall_ns", "busy_ns", "idle_ns", "launch_ns", "sync_ns", "dependency_ns", "gpu_gap_ns",
-            "host_idle_ns", "n_gaps", "is_host_bound", "comm_ns", "exposed_comm_ns", "unclassified_ns",
+            "unrecorded_ns", "host_idle_ns", "n_gaps", "is_host_bound", "comm_ns", "exposed_comm_ns", "unclassified_ns",
         ),
         "kernels",
     ),
