@@ -1,5 +1,6 @@
 """The built-in rules on real traces: on which they fire, on which they must be silent, and what they say."""
 
+import json
 import runpy
 from functools import cache
 from pathlib import Path
@@ -136,6 +137,33 @@ def test_why_a_rule_cannot_judge():
     reasons = {each.rule.id: each.reason for each in found.abstained}
     assert reasons["rank-skew"] == "only one rank is loaded"
     assert reasons["profiler-distortion"].startswith("no Python frame is recorded")
+
+
+def test_nothing_recorded_is_not_nothing_found(tmp_path):
+    """Without GPU activity, or without steps, rules on what the GPU did in steps have judged nothing."""
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 5, "dur": 5}
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 20}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 20, "dur": 5}
+    args = {"correlation": 1, "device": 0, "stream": 7}
+    span = {"ph": "X", "cat": "user_annotation", "name": "step[DECODE bs=1]", "pid": 1, "tid": 1, "ts": 0, "dur": 30}
+    of_steps = {"host-bound-step", "launch-gaps", "tiny-kernels", "unrecorded-wait", "exposed-communication"}
+
+    def reasons(*events):
+        path = tmp_path / "made.json"
+        path.write_text(json.dumps({"traceEvents": [{**event, "args": args} for event in events]}))
+        found = run_rules(traceql.load(path, cache=False), built_in_rules())
+        assert not found.found
+        return {each.rule.id: each.reason for each in found.abstained}, {rule.id for rule in found.passed}
+
+    why, passed = reasons(launch, op, span)
+    assert {why[rule] for rule in of_steps} == {"no GPU activity is recorded"}
+    assert not passed
+    why, passed = reasons(launch, op, kernel)
+    assert {why[rule] for rule in of_steps} == {"no step was found"}
+    assert "slow-cast-kernel" in passed
+    # an incomplete step is judged, as far as it goes; that nothing communicates is no reason not to judge
+    why, passed = reasons(launch, op, kernel, span)
+    assert of_steps | {"slow-tail-collectives"} <= passed
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("cases/*.json"))[:60], ids=lambda path: path.name)

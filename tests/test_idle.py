@@ -336,7 +336,8 @@ def test_the_pace_of_a_step(tmp_path):
         "rank": 0, "device": 0, "step": 0, "stage": "decode", "is_complete": True,
         "wall_ns": 1_000_000, "idle_ns": 150_000,
         "no_work_ns": 0, "sync_ns": 0, "launch_ns": 150_000, "dependency_ns": 0, "gpu_gap_ns": 0, "unknown_ns": 0,
-        "unrecorded_ns": 0, "exposed_comm_ns": 0, "host_idle_ns": 150_000, "host_idle_frac": 0.15, "is_host_bound": True, "n_gaps": 1,
+        "unrecorded_ns": 0, "exposed_comm_ns": 0,
+        "host_idle_ns": 150_000, "host_idle_frac": 0.15, "is_host_bound": True, "n_gaps": 1,
         # outstanding: the first launch is over when the window begins; the next from 200 to 300 µs, and the last 90
         "max_outstanding": 1, "mean_outstanding": pytest.approx((100 + 90) / 1000),
     }  # fmt: skip
