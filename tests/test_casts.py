@@ -358,6 +358,30 @@ def test_other_blocks_prove_no_size(tmp_path):
     assert (row["n_elements_max"], row["size_evidence"], row["dst_dtype"]) == (None, None, "bf16")
 
 
+def groups_of(tmp_path: Path, *kernels: tuple[float, dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The groups of casts by one kernel: how many, bytes written at least, and their time; most time first."""
+    events: list[dict[str, Any]] = []
+    for number, (dur, args) in enumerate(kernels, 1):
+        events += [call(number, number * 1000), kernel(UNROLLED, number, number * 1000 + 5, dur, **args)]
+    report = cast_report(written(tmp_path, events))
+    check_sums(report)
+    return report.groups.select("n_casts", "written_bytes_min", "kernel_ns").rows()
+
+
+def test_what_has_no_known_size_takes_none_from_another(tmp_path):
+    """Two long casts of unknown size, and a short one of few elements, by the same kernel: not three of few."""
+    unknown, few = {"grid": [5000, 1, 1], "block": [256, 1, 1]}, {"grid": [16, 1, 1]}
+    found = groups_of(tmp_path, (664, unknown), (3, few), (664, unknown))
+    assert found == [(2, None, 1_328_000), (1, 2 * (15 * 512 + 1), 3_000)]
+
+
+@pytest.mark.parametrize(("durs", "is_known"), [((0.5, 20, 20), True), ((0.5, 0.5, 20), False)])
+def test_launches_with_one_grid_are_of_one_size_or_none(durs, is_known, tmp_path):
+    found = groups_of(tmp_path, *((dur, {"grid": [POOL_BLOCKS, 1, 1]}) for dur in durs))
+    least = 2 * ((POOL_BLOCKS - 1) * 512 + 1) if is_known else None
+    assert found == [(3, least, round(sum(durs) * 1000))]
+
+
 HOSTILE = [[2**62, 2**62, 2**62], [0, 1, 1], [-5, 1, 1], [2**31 - 1, 65535, 65535], [1], "x", None]
 
 

@@ -257,6 +257,8 @@ def test_kernel_time_without_an_op_is_explained() -> None:
     assert "91.2 % of the kernel time has no op: launched by CUDA graphs" in text(a_summary(), by="op")
     no_ops = a_summary(trace=msgspec.structs.replace(META, event_counts={}))
     assert "no op: the trace holds no CPU ops" in text(no_ops, by="op")
+    of_2020 = a_summary(trace=msgspec.structs.replace(META, event_counts={"X Operator": 31}))
+    assert "no op: launched by CUDA graphs" in text(of_2020, by="op")
 
 
 def test_outliers_are_named() -> None:
@@ -299,6 +301,7 @@ def test_kernels_without_launch_are_counted() -> None:
     [
         (no_gpu_time(), "No GPU activity: this is a CPU-only trace, GPU time is unknown."),
         (no_gpu_time(quirks=counted(no_kernels=1)), "GPU time is unknown: launches were recorded, but no"),
+        (no_gpu_time(quirks=counted(no_kernels=1, not_a_gpu=9)), "the device of this trace is not a GPU, and what ran"),
         (no_gpu_time(n_kernels_total=2), "the GPU activities of this trace carry no times."),
         (no_gpu_time(trace=TraceMeta(name="x", size_bytes=2, n_events=0)), "Nothing was recorded"),
         (a_summary(scope="trace", n_windows=1, steps=STEPS.empty(), step_stats=STEP_STATS.empty()),

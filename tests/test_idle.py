@@ -19,11 +19,13 @@ from test_truth import METAMORPHIC, REAL, SMALL, rewrite
 
 import traceql
 from traceql import analyses
-from traceql.analyses.idle import CAUSES, gaps_of, idle_gaps
+from traceql.analyses.concurrency import comm_overlap
+from traceql.analyses.idle import CAUSES, UNRECORDED_NS, gaps_of, idle_gaps
 from traceql.analyses.pace import (
     LAUNCH_STATS,
     STEP_PACE,
     Pace,
+    idle_by_step,
     launch_stats,
     pace,
     pace_of_steps,
@@ -35,7 +37,8 @@ from traceql.cli.idle import command
 from traceql.errors import MissingDataError
 from traceql.report.idle_document import TABLES
 from traceql.report.idle_page import MEANINGS, idle_page
-from traceql.report.idle_words import pace_line
+from traceql.report.idle_words import VERDICTS as VERDICTS_IN_WORDS
+from traceql.report.idle_words import pace_line, verdicts
 from traceql.report.page import View
 from traceql.report.text import render_text
 from traceql.run import load_run
@@ -64,7 +67,7 @@ def check_sums(trace: Trace) -> None:
     sums = gaps.group_by(STEP).agg(gap_ns=pl.sum("dur_ns"))
     both = steps.join(sums, on=STEP, how="left").with_columns(pl.col("gap_ns").fill_null(0))
     assert both["gap_ns"].to_list() == both["idle_ns"].to_list()
-    table = pace_of_steps(found.steps, gaps, depth)
+    table = pace_of_steps(found.steps, gaps, depth, comm_overlap(trace))
     assert table.height == steps.height
     by_cause = table.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
     assert by_cause.to_list() == table["idle_ns"].to_list()
@@ -333,6 +336,7 @@ def test_the_pace_of_a_step(tmp_path):
         "rank": 0, "device": 0, "step": 0, "stage": "decode", "is_complete": True,
         "wall_ns": 1_000_000, "idle_ns": 150_000,
         "no_work_ns": 0, "sync_ns": 0, "launch_ns": 150_000, "dependency_ns": 0, "gpu_gap_ns": 0, "unknown_ns": 0,
+        "unrecorded_ns": 0, "exposed_comm_ns": 0,
         "host_idle_ns": 150_000, "host_idle_frac": 0.15, "is_host_bound": True, "n_gaps": 1,
         # outstanding: the first launch is over when the window begins; the next from 200 to 300 µs, and the last 90
         "max_outstanding": 1, "mean_outstanding": pytest.approx((100 + 90) / 1000),
@@ -433,6 +437,7 @@ def a_pace(*rows: dict[str, Any]) -> pl.DataFrame:
     full = []
     for row in rows:
         step = {**dict.fromkeys(STEP, 0), "stage": "decode", "is_complete": True, "wall_ns": 10_000_000, **times}
+        step |= {"unrecorded_ns": 0, "exposed_comm_ns": 0}
         step |= {"n_gaps": 5, "max_outstanding": 2, "mean_outstanding": 1.0, **row}
         step["idle_ns"] = sum(step[name] for name in times)
         step["host_idle_ns"] = step["launch_ns"] + step["sync_ns"]
@@ -442,6 +447,11 @@ def a_pace(*rows: dict[str, Any]) -> pl.DataFrame:
     return STEP_PACE.check(pl.DataFrame(full, schema=STEP_PACE.schema))
 
 
+UNRECORDED = (
+    "in long gaps before work already launched, which waits for what is not recorded: neither host-bound nor GPU-bound"
+)
+COMMUNICATION = "Nothing but communication runs for {} % of the step: communication-bound, or it waits for another rank"
+BETWEEN = "all of it between kernels already launched"
 WORST = "worst rank 1, whose GPU waits for the host 20 % of the step"
 LINES = [
     ([{"launch_ns": 5_100_000, "sync_ns": 60_000}],
@@ -458,6 +468,18 @@ LINES = [
     # launched in time, but idle for long: no shorter kernel makes that shorter
     ([{"gpu_gap_ns": 6_000_000, "launch_ns": 100_000}],
      "GPU mostly idle: idle 61 % of the step, 60 % between kernels already launched"),
+    # what is launched and does not start for milliseconds waits for what is not recorded, whatever the cause says
+    ([{"gpu_gap_ns": 6_000_000, "unrecorded_ns": 5_000_000}], f"GPU idle 60 % of the step, 50 % {UNRECORDED}"),
+    ([{"dependency_ns": 5_000_000, "unrecorded_ns": 5_000_000}], f"GPU idle 50 % of the step, 50 % {UNRECORDED}"),
+    # a rank that waits for another inside its collectives is busy, and yet its kernels do not set the pace
+    ([{"exposed_comm_ns": 7_700_000, "gpu_gap_ns": 300_000, "launch_ns": 900_000}],
+     f"{COMMUNICATION.format(77)}; idle 12 %, 9.0 % waiting for the host"),
+    ([{"exposed_comm_ns": 5_000_000, "gpu_gap_ns": 300_000}], f"{COMMUNICATION.format(50)}; idle 3.0 %"),
+    ([{"exposed_comm_ns": 4_900_000, "gpu_gap_ns": 80_000}],
+     f"GPU-bound: idle 0.8 % of the step, {BETWEEN}; nothing but communication runs for 49 % of it"),
+    ([{"exposed_comm_ns": 900_000, "gpu_gap_ns": 80_000}], f"GPU-bound: idle 0.8 % of the step, {BETWEEN}"),
+    ([{"exposed_comm_ns": 6_000_000, "launch_ns": 2_000_000}],
+     "GPU waits for the host 20 % of the step: host-bound; 2.0 of 10.0 ms"),
     ([{"gpu_gap_ns": 4_900_000}], "GPU-bound: idle 49 % of the step, all of it between kernels already launched"),
     ([{"wall_ns": 200_000, "launch_ns": 40_000}],
      "GPU waits for the host 20 % of the step: host-bound; 40.0 µs of 200.0 µs"),
@@ -477,6 +499,42 @@ LINES = [
 @pytest.mark.parametrize(("rows", "line"), LINES, ids=lambda value: value if isinstance(value, str) else "")
 def test_the_headline(rows, line):
     assert pace_line(a_pace(*rows)) == line
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+
+
+@pytest.mark.parametrize(("rest_us", "unrecorded_ns"), [(4_999.999, 0), (5_000, 5_000_000)])
+def test_a_step_that_waits_for_what_is_not_recorded_or_in_a_collective(rest_us, unrecorded_ns, tmp_path):
+    """A kernel, its successor held up; then a collective of 1 ms, of which another stream's kernel covers 0.3 ms."""
+    held = 150 + rest_us
+    events = [
+        *launched(1, 10, 100, 50),
+        *launched(2, 20, held, 50),
+        *launched(3, 30, held + 50, 1_000, name=NCCL),
+        *launched(4, 40, held + 750, 300, stream=8),
+        *launched(5, 12_010, 12_100, 50),
+    ]
+    path = tmp_path / "story.json"
+    marks = [span("step[DECODE bs=1]", 0, 900), span("step[DECODE bs=1]", 12_000, 100)]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [*marks, *events]}))
+    trace = loaded(path)
+    check_sums(trace)
+    row = step_pace(trace).row(0, named=True)
+    assert (row["unrecorded_ns"], row["exposed_comm_ns"]) == (unrecorded_ns, 700_000)
+    assert idle_by_step(trace).select("unrecorded_ns", "exposed_comm_ns").row(0) == (unrecorded_ns, 700_000)
+    # the last gap ends where the next step was launched late: the host's
+    assert row["launch_ns"] > UNRECORDED_NS
+
+
+def test_every_verdict_has_its_own_words():
+    named = {verdict.name: verdict for rows, _ in LINES for verdict in verdicts(a_pace(*rows))}
+    assert set(named) == set(VERDICTS_IN_WORDS)
+    (unrecorded,) = verdicts(a_pace({"gpu_gap_ns": 6_000_000, "unrecorded_ns": 5_000_000}))
+    (no_work,) = verdicts(a_pace({"no_work_ns": 6_000_000}))
+    assert unrecorded.name == no_work.name == "neither host-bound nor GPU-bound"
+    assert unrecorded.meaning == "launched work waits for what is not recorded"
+    assert no_work.meaning == "the engine has no batch to work on"
 
 
 def test_every_cause_has_a_meaning():
@@ -644,6 +702,27 @@ def test_what_waits_for_work_before_the_recording_does_not_wait_for_the_host(sha
     assert (longest["cause"], longest["dur_ns"]) == ("dependency", HELD[name])
     assert longest["launched_ns"] - longest["start_ns"] < 40_000
     assert not found.counted["is_host_bound"].any()
+    assert found.counted["unrecorded_ns"].to_list() == [HELD[name]]
+    assert UNRECORDED in (pace_line(found.steps) or "")
+
+
+PACES = {
+    # a rank that waits in its collectives for the host of another; a whole step of a training job is 15.9 ms of them
+    "glm5/glm5-gather-eager-TP-0.json.gz": "Nothing but communication runs for 78 % of the median step: "
+    "communication-bound, or it waits for another rank; idle 12 %, 9.5 % waiting for the host",
+    "public/tracelens-mi300-ddp-resnet/resnet_act_checkpoint.json.gz": "Nothing but communication runs for 62 % of the "
+    "median step: communication-bound, or it waits for another rank; idle 0.5 %",
+    # in each step 64 ms before the first node of a graph that is recorded, launched 66 ms before
+    "public/hta-a100-graphs/rank0.json.gz": f"GPU idle 63 % of the median step, 50 % {UNRECORDED}",
+    # its communication is overlapped
+    "public/deepseek-train/train.json.gz": "GPU-bound: idle 0.4 % of the step, <0.1 % waiting for the host",
+}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", PACES)
+def test_neither_waiting_ranks_nor_missing_records_are_work_of_the_gpu(shared, name):
+    assert pace_line(pace(loaded(shared / name)).steps) == PACES[name]
 
 
 @pytest.mark.shared

@@ -312,13 +312,27 @@ def test_a_wrong_predicate_names_the_fault():
     assert "casts" in result.exception.message
 
 
+def critical_path_parts():
+    told = document(critical(*GRAPH, "--format", "json", "--top", "100000"))
+    assert len(told["parts"]) == told["n_parts"]
+    return told["parts"]
+
+
 def test_critical_path_data():
     told = document(critical(*GRAPH, "--format", "json", "--top", "2"))
     assert [row["limit"] for row in told["limits"]] == list(LIMITS)
     assert sum(row["share"] for row in told["limits"]) == pytest.approx(1)
     assert len(told["parts"]) == 2
     assert told["n_parts"] > 2
+    parts = critical_path_parts()
+    work, gaps = (
+        sum(part["share"] for part in parts if part["limit"] == "gpu" and (part["kind"] == "gap") is is_gap)
+        for is_gap in (False, True)
+    )
+    assert gaps > 0
     assert told["headline"].startswith("the critical path of a step: ")
+    assert f"{work:.1%} the GPU's work".replace("%", " %") in told["headline"]
+    assert f"{gaps:.1%} gaps between the GPU's activities".replace("%", " %") in told["headline"]
     for row in told["steps"]:
         assert sum(row[f"{limit}_ns"] for limit in LIMITS) == row["wall_ns"]
 

@@ -326,19 +326,27 @@ def _sized(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_wild_guesses(rows: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """The rows without sizes read from a grid that the device could not move in the time it took."""
+    """The rows without sizes read from a grid that the device could not move in the time it takes, at the median.
+
+    So launches of one kernel with one grid are all of known size, or none is.
+    """
     rows = rows.join(devices.select(*PLACE, "peak_bytes_per_s"), on=PLACE, how="left", validate="m:1")
     known = item_bytes("src_dtype").fill_null(0) + item_bytes("dst_dtype").fill_null(0)
-    is_too_fast = pl.col("n_elements_min") * known * 1e9 > pl.col("peak_bytes_per_s") * pl.col("dur_ns")
+    usual_ns = pl.col("dur_ns").median().over(*PLACE, "name", "src_dtype", "dst_dtype", *_SIZES)
+    is_too_fast = pl.col("n_elements_min") * known * 1e9 > pl.col("peak_bytes_per_s") * usual_ns
     is_wild = ((pl.col("size_evidence") == "grid") & is_too_fast).fill_null(value=False)
     return rows.with_columns(pl.when(~is_wild).then(pl.col(*_SIZES, "size_evidence")))
 
 
 def _grouped(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds position and group_id: the first row of the same kind, kernel, dtypes, size and place in the layer."""
+    """Adds position and group_id: the first row of the same kind, kernel, dtypes, size and place in the layer.
+
+    Those of unknown size are a class of their own: another's size is not theirs.
+    """
     size = pl.coalesce("n_elements_max", "bytes")
     is_larger = (size > SAME_SIZE * size.shift()).fill_null(value=False)
-    rows = rows.with_columns(size=size).with_columns(size_class=is_larger.cum_sum().over(_ALIKE, order_by="size"))
+    size_class = pl.when(pl.col("size").is_not_null()).then(1 + is_larger.cum_sum().over(_ALIKE, order_by="size"))
+    rows = rows.with_columns(size=size).with_columns(size_class=size_class.fill_null(0))
     number = pl.int_range(pl.len(), dtype=pl.Int64).over(*_ALIKE, "step", *LAYER_KEY, "size_class")
     rows = rows.with_columns(position=pl.when(pl.col("layer").is_not_null()).then(number))
     return rows.with_columns(group_id=pl.col("kernel_id").min().over(*_ALIKE, "size_class", "section", "position"))

@@ -5,6 +5,7 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.comm import CATEGORY
+from traceql.analyses.once import once
 from traceql.arrays import Ints
 from traceql.tables import DEVICE, RANK, Column, Table
 from traceql.trace import Trace
@@ -26,8 +27,9 @@ COMM_OVERLAP = Table(
 _PLACE = ["rank", "device"]
 
 
+@once
 def comm_overlap(trace: Trace) -> pl.DataFrame:
-    """The `comm_overlap` table of a trace."""
+    """The `comm_overlap` table of a trace. Worked out once."""
     found = Attribution.of(trace)
     return comm_overlap_of(found.activities, found.steps)
 

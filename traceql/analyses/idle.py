@@ -37,6 +37,9 @@ HELD_NS = 100_000
 """An activity that has not started so long after its call waits for more than its launch. Of 193,345 that were launched
 in a gap, in the traces at hand of NVIDIA GPUs, 99.9 % start within 4 µs of their call; of 392 on AMD GPUs 99 % within
 25 µs."""
+UNRECORDED_NS = 5_000_000
+"""From this length on a gap whose next activity was launched in time, or held, is no gap between kernels: what the GPU
+waits for, or does, is not recorded. As in the rule unrecorded-wait."""
 CAUSES = ("no_work", "sync", "launch", "dependency", "gpu_gap", "unknown")
 """Every cause, in the order of design and pages."""
 

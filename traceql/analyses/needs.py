@@ -60,6 +60,13 @@ def _steps(trace: Trace) -> str | None:
     return "no step was found" if Attribution.of(trace).steps.is_empty() else None
 
 
+def _windows(trace: Trace) -> str | None:
+    walls = Attribution.of(trace).steps["wall_ns"]
+    if walls.is_empty():
+        return "no step was found"
+    return "no step has GPU activity of its own" if walls.null_count() == len(walls) else None
+
+
 def _complete_steps(trace: Trace) -> str | None:
     return "no complete step was found" if timed_steps(Attribution.of(trace).steps).is_empty() else None
 
@@ -104,6 +111,7 @@ NEEDS: Mapping[str, Callable[[Trace], str | None]] = {
     "graph-nodes": _recorded("graph_node_id", "recorded without the CUDA graph of a kernel"),
     "marked-graph-nodes": _recorded("annotation", "no node of a CUDA graph was marked in its capture"),
     "steps": _steps,
+    "windows": _windows,
     "complete-steps": _complete_steps,
 }
 """By name: why a trace does not fulfil it; None where it does."""
@@ -128,7 +136,7 @@ _COLUMN_NEEDS: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "start_ns", "wall_ns", "busy_ns", "idle_ns", "launch_ns", "sync_ns", "dependency_ns", "gpu_gap_ns",
-            "host_idle_ns", "n_gaps", "is_host_bound", "comm_ns", "exposed_comm_ns", "unclassified_ns",
+            "unrecorded_ns", "host_idle_ns", "n_gaps", "is_host_bound", "comm_ns", "exposed_comm_ns", "unclassified_ns",
         ),
         "kernels",
     ),
@@ -202,6 +210,10 @@ _UNTOLD: Mapping[str, str] = {
     "wall_ns": "no step has GPU activity of its own to begin its window",
 }
 """What to say of a column of that name that is null throughout and needs nothing else."""
+
+
+DID_NOT_OCCUR = ("communication",)
+"""Needs that a trace which holds everything may not fulfil: then there is nothing to judge, and it is judged."""
 
 
 def unmet(trace: Trace, needs: Iterable[str]) -> str | None:

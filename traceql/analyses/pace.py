@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.idle import CAUSES, idle_gaps
+from traceql.analyses.concurrency import comm_overlap
+from traceql.analyses.idle import CAUSES, UNRECORDED_NS, idle_gaps
 from traceql.analyses.once import once
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
@@ -13,7 +14,7 @@ from traceql.ingest.quirks import Quirk
 from traceql.tables import DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
-_METHOD_VERSION = 2
+_METHOD_VERSION = 3
 """Raised whenever gaps or their causes are found in another way: what is kept of the old one is stale."""
 HOST_BOUND_FRAC = 0.10
 """From this share of wall on that the GPU waits for the host (`launch` + `sync`) a step is host-bound."""
@@ -34,10 +35,16 @@ STEP_PACE = Table(
     Column("launch_ns", pl.Int64, "Idle: the next activity was launched late, and started soon"),
     Column("dependency_ns", pl.Int64, "Idle: a recorded wait on another stream, or a collective"),
     Column("gpu_gap_ns", pl.Int64, "Idle: between activities already launched"),
+    Column(
+        "unrecorded_ns",
+        pl.Int64,
+        f"Of dependency_ns and gpu_gap_ns: in gaps of {UNRECORDED_NS:,} ns and more, for something not recorded",
+    ),
     Column("unknown_ns", pl.Int64, "Idle: the launch is not recorded"),
     Column("host_idle_ns", pl.Int64, "launch + sync: the GPU waits for the host"),
     Column("host_idle_frac", pl.Float64, "host_idle_ns as a share of wall; null without wall", nullable=True),
     Column("is_host_bound", pl.Boolean, f"host_idle_frac is at least {HOST_BOUND_FRAC:.0%}"),
+    Column("exposed_comm_ns", pl.Int64, "Of the window: only communication runs"),
     Column("n_gaps", pl.Int64, "Gaps in the window"),
     Column("max_outstanding", pl.Int64, "Most launches outstanding in the window"),
     Column(
@@ -136,7 +143,7 @@ def _pace(trace: Trace, selection: Selection) -> Pace:
     found = Attribution.of(trace)
     chosen = selected_steps(found.steps, selection)
     gaps = idle_gaps(trace)
-    steps = pace_of_steps(found.steps, gaps, queue_depth(trace, found)).join(chosen, on=_STEP, how="semi")
+    steps = _pace_of(trace, found, gaps).join(chosen, on=_STEP, how="semi")
     complete = steps.filter("is_complete")
     counted = complete if complete.height else steps
     of_counted = gaps.join(counted, on=_STEP, how="semi")
@@ -157,8 +164,11 @@ def _pace(trace: Trace, selection: Selection) -> Pace:
 
 def step_pace(trace: Trace) -> pl.DataFrame:
     """The `step_pace` table of a trace or run: idle time of each step by cause, and launches outstanding."""
-    found = Attribution.of(trace)
-    return pace_of_steps(found.steps, idle_gaps(trace), queue_depth(trace, found))
+    return _pace_of(trace, Attribution.of(trace), idle_gaps(trace))
+
+
+def _pace_of(trace: Trace, found: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
+    return pace_of_steps(found.steps, gaps, queue_depth(trace, found), comm_overlap(trace))
 
 
 def launch_stats(trace: Trace) -> pl.DataFrame:
@@ -182,15 +192,16 @@ def queue_depth(trace: Trace, found: Attribution | None = None) -> pl.DataFrame:
     return QUEUE_DEPTH.check(depth.collect())
 
 
-def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame) -> pl.DataFrame:
+def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame, overlap: pl.DataFrame) -> pl.DataFrame:
     """The `step_pace` table.
 
     Args:
         steps: the `steps` table; those without a window are left out.
         gaps: the `idle` table.
         depth: the `queue_depth` table.
+        overlap: the `comm_overlap` table.
     """
-    rows = idle_of_steps(steps, gaps)
+    rows = idle_of_steps(steps, gaps, overlap)
     rows = rows.join(_outstanding(rows, depth), on=_STEP, validate="1:1")
     return STEP_PACE.check(rows.select(STEP_PACE.names).sort(_STEP))
 
@@ -200,24 +211,29 @@ def idle_by_step(trace: Trace) -> pl.DataFrame:
 
     def worked_out() -> dict[str, pl.DataFrame]:
         found = Attribution.of(trace)
-        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace))}
+        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace), comm_overlap(trace))}
 
     return trace.kept(f"idle-{_METHOD_VERSION}-{trace.categories.fingerprint}", worked_out)["idle_by_step"]
 
 
-def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, overlap: pl.DataFrame) -> pl.DataFrame:
     """The `step_pace` table but for launches outstanding: idle time by cause, and whether the host sets the pace.
 
     Args:
         steps: the `steps` table; those without a window are left out.
         gaps: the `idle` table.
+        overlap: the `comm_overlap` table.
     """
     columns = (*_STEP, "stage", "is_complete", "start_ns", "wall_ns", "idle_ns")
     rows = steps.filter(pl.col("wall_ns").is_not_null()).select(columns)
     parts = [pl.col("dur_ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in CAUSES]
-    idle = gaps.group_by(_STEP).agg(*parts, n_gaps=pl.len().cast(pl.Int64))
+    is_unrecorded = pl.col("cause").is_in(["dependency", "gpu_gap"]) & (pl.col("dur_ns") >= UNRECORDED_NS)
+    unrecorded = pl.col("dur_ns").filter(is_unrecorded).sum()
+    idle = gaps.group_by(_STEP).agg(*parts, unrecorded_ns=unrecorded, n_gaps=pl.len().cast(pl.Int64))
     rows = rows.join(idle, on=_STEP, how="left", validate="1:1")
-    rows = rows.with_columns(pl.col(*_CAUSE_COLUMNS, "n_gaps").fill_null(0))
+    exposed = overlap.filter(pl.col("step").is_not_null()).select(*_STEP, exposed_comm_ns="exposed_ns")
+    rows = rows.join(exposed, on=_STEP, how="left", validate="1:1")
+    rows = rows.with_columns(pl.col(*_CAUSE_COLUMNS, "unrecorded_ns", "n_gaps", "exposed_comm_ns").fill_null(0))
     rows = rows.with_columns(host_idle_ns=pl.col("launch_ns") + pl.col("sync_ns"))
     host_frac = _over(pl.col("host_idle_ns"), "wall_ns")
     return rows.with_columns(host_idle_frac=host_frac, is_host_bound=(host_frac >= HOST_BOUND_FRAC).fill_null(False))

@@ -17,7 +17,7 @@ from traceql.errors import QueryError
 from traceql.tables import INPUT_TABLES, Table
 from traceql.trace import Trace
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of the tables below: raised whenever a column of one is added, changed, renamed or goes, or a table goes."""
 
 _BEGINNINGS = ("select", "with", "from", "explain")

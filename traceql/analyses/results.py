@@ -120,14 +120,14 @@ RESULTS: dict[str, Result] = {
     "idle_causes": Result(
         "pace:IDLE_CAUSES",
         lambda trace, steps: _named("pace:pace")(trace, steps).causes,
-        empty_without=("complete-steps",),
+        empty_without=("windows",),
         nothing="no step has a gap",
     ),
     "launch_stats": Result(
         "pace:LAUNCH_STATS",
         lambda trace, steps: _named("pace:pace")(trace, steps).launches,
         ("launches",),
-        empty_without=("complete-steps",),
+        empty_without=("windows",),
         nothing="no launch of a step is recorded",
     ),
     "queue_depth": Result(
@@ -167,7 +167,7 @@ RESULTS: dict[str, Result] = {
     ),
     "step_facts": Result("step_facts:STEP_FACTS", _from("step_facts:step_facts"), empty_without=("steps",)),
     "typical_steps": Result(
-        "step_facts:TYPICAL_STEPS", _selected("step_facts:typical_steps"), empty_without=("complete-steps",)
+        "step_facts:TYPICAL_STEPS", _selected("step_facts:typical_steps"), empty_without=("windows",)
     ),
     "host_waits": Result(
         "host_waits:HOST_WAITS",
@@ -176,7 +176,7 @@ RESULTS: dict[str, Result] = {
         nothing="no host thread waits for the GPU",
     ),
     "comm_tails": Result(
-        "comm_tails:COMM_TAILS", _selected("comm_tails:comm_tails"), empty_without=("communication", "complete-steps")
+        "comm_tails:COMM_TAILS", _selected("comm_tails:comm_tails"), empty_without=("communication", "windows")
     ),
     "critical_path": Result(
         "critical_path:CRITICAL_PATH", _selected("critical_path:critical_path"), empty_without=("complete-steps",)
@@ -185,19 +185,19 @@ RESULTS: dict[str, Result] = {
         "gemms:GEMMS",
         _selected("gemms:gemms"),
         ("ops",),
-        empty_without=("shapes", "complete-steps"),
+        empty_without=("shapes", "windows"),
         nothing="no matrix product was launched by an operator with recorded shapes",
     ),
     "attention_fallbacks": Result(
         "attention_fallbacks:ATTENTION_FALLBACKS",
         _selected("attention_fallbacks:attention_fallbacks"),
-        empty_without=("complete-steps",),
+        empty_without=("windows",),
         nothing="attention is done by kernels of its own",
     ),
     "cast_pairs": Result(
         "cast_pairs:CAST_PAIRS",
         _selected("cast_pairs:cast_pairs"),
-        empty_without=("complete-steps",),
+        empty_without=("windows",),
         nothing="no cast is undone by another",
     ),
     "casts": Result("casts:CASTS", _from("casts:casts"), nothing="no kernel casts or copies"),

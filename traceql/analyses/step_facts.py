@@ -11,7 +11,7 @@ import polars as pl
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.category_times import step_categories
 from traceql.analyses.comm import COLLECTIVES, collectives
-from traceql.analyses.concurrency import comm_overlap_of
+from traceql.analyses.concurrency import comm_overlap
 from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
 from traceql.analyses.once import once
@@ -192,7 +192,7 @@ def _facts(trace: Trace, found: Attribution) -> Iterator[pl.DataFrame]:
     """What each analysis knows of steps: frames by rank, device and step, or by rank alone."""
     yield outliers(complete_steps(found.steps)).select(*_STEP, is_outlier=pl.lit(value=True))
     yield idle_by_step(trace).select(*_STEP, *_IDLE)
-    overlap = comm_overlap_of(found.activities, found.steps).filter(pl.col("step").is_not_null())
+    overlap = comm_overlap(trace).filter(pl.col("step").is_not_null())
     yield overlap.select(*_STEP, "comm_ns", exposed_comm_ns="exposed_ns")
     by_category = step_categories(found.activities.lazy(), found.placed, found.times)
     yield by_category.filter(category="other").select(*_STEP, unclassified_ns="exclusive_ns")

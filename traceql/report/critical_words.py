@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import polars as pl
+
 from traceql import fmt
 from traceql.analyses.critical_path import LIMITS, CriticalPath
 from traceql.report import numbers
@@ -15,12 +17,16 @@ _IN_WORDS = {
     "dependency": "waits between streams",
     "unknown": "what is not recorded",
 }
+_GAPS = "gaps between the GPU's activities"
+"""In which it does nothing that is recorded, so that they are not its work."""
 
 
 def path_line(found: CriticalPath) -> str:
     """`the critical path of a step: 99.7 % the GPU's work, 0.2 % waits between streams, 0.1 % the host`."""
-    shares = sorted(((row["share"] or 0, row["limit"]) for row in limit_rows(found)), key=lambda each: -each[0])
-    told = ", ".join(f"{fmt.percent(part)} {_IN_WORDS[limit]}" for part, limit in shares if part > 0)
+    is_gap = pl.col("kind") == "gap"
+    words = pl.when(is_gap).then(pl.lit(_GAPS)).otherwise(pl.col("limit").replace_strict(_IN_WORDS))
+    shares = found.parts.group_by(words=words).agg(pl.sum("share")).sort("share", "words", descending=[True, False])
+    told = ", ".join(f"{fmt.percent(part)} {words}" for words, part in shares.iter_rows() if part and part > 0)
     other_ns, wall_ns = numbers.total(found.steps["other_rank_ns"]), numbers.total(found.steps["wall_ns"])
     line = f"the critical path of a step: {told or fmt.UNKNOWN}"
     if other_ns and wall_ns:

@@ -14,6 +14,8 @@ from traceql.report import numbers
 from traceql.report.stage_words import of_all_stages, step_name
 
 OPEN = Selection()
+_CPU_OPS = (" cpu_op", " operator")
+"""Ends of the names that events of CPU operators are counted by: of today, and of 2020."""
 
 
 def steps_covered(summary: Summary) -> pl.DataFrame:
@@ -136,7 +138,10 @@ def no_gpu_time(summary: Summary) -> tuple[str, ...]:
     """Why there is no GPU time to speak of, and what to record instead."""
     if not summary.trace.n_events:
         return ("Nothing was recorded: the trace has no events.",)
-    if any(quirk.id == "no-kernels" for quirk in summary.quirks):
+    quirks = {quirk.id for quirk in summary.quirks}
+    if "not-a-gpu" in quirks:
+        return ("No GPU activity: the device of this trace is not a GPU, and what ran on it is not analysed.",)
+    if "no-kernels" in quirks:
         return (
             "GPU time is unknown: launches were recorded, but no GPU activity.",
             "Check that CUPTI (or roctracer) works in the serving process, then record again.",
@@ -244,7 +249,7 @@ def without_op(summary: Summary) -> str | None:
     if not bare_ns:
         return None
     why = "launched by CUDA graphs, or outside of any recorded op"
-    if not any(name.endswith(" cpu_op") for name in summary.trace.event_counts):
+    if not any(name.lower().endswith(_CPU_OPS) for name in summary.trace.event_counts):
         why = "the trace holds no CPU ops"
     share = numbers.ratio(bare_ns, numbers.total(summary.ops["kernel_ns"]))
     return f"{fmt.percent(share)} of the kernel time has no op: {why}."

@@ -26,7 +26,7 @@ from traceql.report.figures.heat import layer_maps, spread_levels, waiting_map
 from traceql.report.figures.strip import layer_strip
 from traceql.report.html import Block, Card, Cards, HtmlPage, PageSection, Text, Tile
 from traceql.report.html_tables import full_names, short, untitled
-from traceql.report.idle_words import pace_line
+from traceql.report.idle_words import VERDICTS, verdicts
 from traceql.report.page import Section, TextTable, View
 from traceql.report.quirks import losses as losses_of
 from traceql.report.remarks import remarks
@@ -130,22 +130,12 @@ def _tokens(stage: Row, wall_ns: float) -> Iterator[Tile]:
 
 def _bound(steps: pl.DataFrame, told: str) -> Iterator[Tile]:
     """Who sets the pace, in the words of the sentence about it; where devices differ, whether the host does on any."""
-    lines = [pace_line(of_device) or "" for _, of_device in steps.group_by("rank", "device")]
-    verdicts = [next((verdict for verdict in _VERDICTS if verdict in line), None) for line in lines]
-    known = [verdict for verdict in _VERDICTS if verdict in verdicts]
+    found = verdicts(steps)
+    known = [verdict for name in VERDICTS for verdict in found if verdict.name == name]
     if known:
-        n_devices = verdicts.count(known[0])
-        where = "" if n_devices == len(verdicts) else f"on {n_devices} of {fmt.plural(len(verdicts), 'device')}"
-        yield Tile(known[0], _VERDICTS[known[0]], ", ".join(filter(None, [told, where])))
-
-
-_VERDICTS = {
-    "neither host-bound nor GPU-bound": "the engine has no batch to work on",
-    "host-bound": "a shorter kernel shortens the step little",
-    "GPU mostly idle": "though its kernels were launched in time",
-    "GPU-bound": "a shorter kernel shortens the step",
-}
-"""In `pace_line`, and what each means; that which is told first is first."""
+        n_devices = sum(verdict.name == known[0].name for verdict in found)
+        where = "" if n_devices == len(found) else f"on {n_devices} of {fmt.plural(len(found), 'device')}"
+        yield Tile(known[0].name, known[0].meaning, ", ".join(filter(None, [told, where])))
 
 
 # --- the sections

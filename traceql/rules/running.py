@@ -1,6 +1,6 @@
 """Running rules over a trace: which rows of which table are at fault, and what they cost."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +10,7 @@ import polars as pl
 
 from traceql import fmt
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.needs import NEEDS, timed_steps
+from traceql.analyses.needs import DID_NOT_OCCUR, NEEDS, timed_steps
 from traceql.analyses.results import RESULTS, STEP
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.categories import Categories
@@ -124,14 +124,25 @@ class _Bench:
 
     def unmet(self, rule: Rule) -> str | None:
         """Why the rule cannot judge the trace; None where it can."""
-        for need in (*rule.needs, *RESULTS[rule.table].needs):
+        result = RESULTS[rule.table]
+        reason = self._first_unmet((*rule.needs, *result.needs))
+        if reason is not None:
+            return reason
+        rows = self._table(rule.table)
+        if isinstance(rows, str):
+            return rows
+        # no row because nothing was recorded to make one from is not the same as nothing found
+        why_empty = ("kernels", *(need for need in result.empty_without if need not in DID_NOT_OCCUR))
+        return self._first_unmet(why_empty) if rows.is_empty() else None
+
+    def _first_unmet(self, needs: Iterable[str]) -> str | None:
+        for need in needs:
             if need not in self._reasons:
                 reason = NEEDS[need](self.trace)
                 self._reasons[need] = reason and fmt.visible(reason)
             if self._reasons[need] is not None:
                 return self._reasons[need]
-        rows = self._table(rule.table)
-        return rows if isinstance(rows, str) else None
+        return None
 
     def _table(self, name: str) -> pl.DataFrame | str:
         if name not in self._tables:
