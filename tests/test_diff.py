@@ -27,8 +27,8 @@ from traceql.analyses.diff_notes import Note, notes
 from traceql.analyses.diff_tables import Totals, deltas
 from traceql.analyses.recording import Facts, Recording
 from traceql.cli.diff import command, spread
-from traceql.diffing import diff as diff_of
 from traceql.diffing import are_one_run, recording, with_controls
+from traceql.diffing import diff as diff_of
 from traceql.errors import InputError, MissingDataError
 from traceql.report.diff_document import diff_document
 from traceql.report.diff_page import DiffView, diff_page
@@ -604,7 +604,7 @@ def test_several_recordings_a_side():
 
 
 def test_the_ranks_of_a_run_are_one_recording():
-    """They share every collective, so that their medians agree: taken for repetitions, the interval is nearly nothing."""
+    """They share every collective, so that their medians agree: taken for repetitions they would look beyond doubt."""
     ranks = [GLM5 / f"tiny-pool-eager-TP-{rank}.json.gz" for rank in (0, 1)]
     result = run("--before", *ranks, "--after", TINY[1], "--format", "json")
     assert result.exit_code == 0, result.output

@@ -479,6 +479,46 @@ def test_the_headline(rows, line):
     assert pace_line(a_pace(*rows)) == line
 
 
+def a_comm(*rows: tuple[int, int, int | None]) -> pl.DataFrame:
+    """Of rank, exposed communication and waiting in it: that of the steps of `a_pace`."""
+    schema = {name: STEP_PACE.schema[name] for name in STEP} | dict.fromkeys(
+        ("exposed_comm_ns", "comm_waiting_ns"), pl.Int64
+    )
+    return pl.DataFrame([(rank, 0, 0, *times) for rank, *times in rows], schema=schema, orient="row")
+
+
+LATE_HOST = [{"rank": 0, "launch_ns": 900_000}, {"rank": 1, "launch_ns": 8_000_000}]
+COMM_LINES = [
+    # the one keeps up and waits in collectives for the other, whose host is late: the host sets the pace of both
+    (LATE_HOST, [(0, 7_000_000, 6_900_000), (1, 100_000, 0)],
+     ("GPU waits for the host 80 % of the step: host-bound; 8.0 of 10.0 ms "
+     "(rank 1, the worst of 2; rank 0, the median, waits for other ranks 69 % of it)")),
+    # nobody waits for the rank whose host is late: they are replicas
+    (LATE_HOST, [(0, 400_000, 300_000), (1, 100_000, 0)],
+     ("GPU-bound: idle 9.0 % of the step, 9.0 % waiting for the host "
+     "(rank 0, the median of 2; worst rank 1, whose GPU waits for the host 80 % of the step)")),
+    # the other's GPU is late
+    ([{"rank": 0, "gpu_gap_ns": 100_000}, {"rank": 1}], [(0, 5_000_000, 4_000_000), (1, 100_000, 0)],
+     ("GPU waits for other ranks 40 % of the step, idle 1.0 %: neither host-bound nor GPU-bound "
+     "(rank 0, the median of 2)")),
+    # waiting beside other work is none of the GPU
+    ([{}], [(0, 500_000, 4_000_000)], "GPU-bound: never idle in the step"),
+    # of one rank alone it is not known
+    ([{"launch_ns": 900_000}], [(0, 6_000_000, None)],
+     ("nothing but communication (transfer, or waiting for other ranks) runs 60 % of the step, "
+     "idle 9.0 % (9.0 % waiting for the host): neither host-bound nor GPU-bound")),
+    ([{"launch_ns": 900_000}], [(0, 4_900_000, None)],
+     "GPU-bound: idle 9.0 % of the step, 9.0 % waiting for the host"),
+    ([{"launch_ns": 1_100_000}], [(0, 6_000_000, None)],
+     "GPU waits for the host 11 % of the step: host-bound; 1.1 of 10.0 ms"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "comm", "line"), COMM_LINES, ids=range(len(COMM_LINES)))
+def test_a_gpu_that_waits_in_a_collective_is_not_what_a_step_waits_for(rows, comm, line):
+    assert pace_line(a_pace(*rows), a_comm(*comm)) == line
+
+
 def test_every_cause_has_a_meaning():
     assert tuple(MEANINGS) == CAUSES
 
@@ -536,7 +576,7 @@ def test_json_has_all_of_it():
     result = run(EAGER, "--format", "json", "--top", 3)
     assert result.exit_code == 0
     document, found = orjson.loads(result.stdout), pace(loaded(EAGER))
-    assert document["headline"] == pace_line(found.steps)
+    assert document["headline"] == pace_line(found.steps, found.comm)
     assert len(document["gaps"]) == 3
     assert document["n_gaps"] == found.gaps.height
     assert [step["host_idle_ns"] for step in document["steps"]] == found.steps["host_idle_ns"].to_list()
@@ -608,7 +648,20 @@ def test_idle_of_the_recorded_steps(shared, name):
     idle, host = (round(median(found.counted[f"{what}_ns"].to_list()) / 1e6, 3) for what in ("idle", "host_idle"))
     assert Medians(idle, host, median(found.counted["n_gaps"].to_list())) == MEDIANS[name]
     if name in VERDICTS:
-        assert pace_line(found.steps) == VERDICTS[name]
+        assert pace_line(found.steps, found.comm) == VERDICTS[name]
+
+
+@pytest.mark.shared
+def test_a_rank_that_waits_for_a_late_host_is_not_gpu_bound(shared):
+    """Rank 0 is busy 90 % of the step, with all-reduces that wait for rank 1, launched late."""
+    paths = [shared / f"glm5/glm5-gather-eager-TP-{rank}.json.gz" for rank in (0, 1)]
+    both, one = pace(load_run(paths)), pace(loaded(paths[0]))
+    assert pace_line(both.steps, both.comm) == (
+        "GPU waits for the host 87 % of the median step: host-bound; 131.0 of 150.9 ms "
+        "(rank 1, the worst of 2; rank 0, the median, waits for other ranks 77 % of it)"
+    )
+    line = pace_line(one.steps, one.comm)
+    assert str(line).startswith("nothing but communication (transfer, or waiting for other ranks) runs 78 %")
 
 
 @pytest.mark.shared

@@ -7,6 +7,7 @@ import polars as pl
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.idle import CAUSES, idle_gaps
 from traceql.analyses.once import once
+from traceql.analyses.step_comm import step_comm
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
@@ -104,6 +105,8 @@ class Pace:
     """Table `step_pace`: the steps selected that have a window."""
     counted: pl.DataFrame
     """Those of `steps` that figures count: the complete ones; all where none is complete."""
+    comm: pl.DataFrame
+    """Communication of each step, as `step_comm` gives it."""
     causes: pl.DataFrame
     """Table `idle_causes`."""
     gaps: pl.DataFrame
@@ -148,6 +151,7 @@ def _pace(trace: Trace, selection: Selection) -> Pace:
         n_steps=chosen.height,
         steps=steps,
         counted=counted,
+        comm=step_comm(trace),
         causes=idle_causes(counted, of_counted),
         gaps=_named(of_counted, found.activities, trace),
         launches=stats_of_launches(launched, trace.launches),

@@ -41,7 +41,7 @@ def idle_document(pace: Pace, top: int | None) -> dict[str, Any]:
     return {
         "trace": msgspec.to_builtins(pace.trace),
         "selection": plain_selection(pace.selection),
-        "headline": "\n".join(pace_lines(pace.steps)) or None,
+        "headline": "\n".join(pace_lines(pace.steps, pace.comm)) or None,
         "is_complete": pace.is_complete,
         "n_steps_counted": pace.counted.height,
         "host_bound_frac": HOST_BOUND_FRAC,

@@ -36,7 +36,7 @@ def idle_page(pace: Pace, view: View) -> list[Section]:
 
 def headline(pace: Pace, view: View) -> Section:  # noqa: ARG001 - all sections are called alike
     """Whether the GPU waits for the host."""
-    return Section(lines=pace_lines(pace.steps) or _without_windows(pace))
+    return Section(lines=pace_lines(pace.steps, pace.comm) or _without_windows(pace))
 
 
 def _without_windows(pace: Pace) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from traceql import fmt
 from traceql.analyses.layer_stats import LayerStats, layer_stats
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.rank_stats import RunSummary
+from traceql.analyses.step_comm import step_comm
 from traceql.analyses.summary import Summary
 from traceql.report.idle_words import pace_lines
 from traceql.report.layers_words import layers_line
@@ -23,7 +24,8 @@ def remarks(trace: Trace, summary: Summary, layers: LayerStats) -> tuple[str, ..
     Of steps that are not complete only the pace is told. Waiting is told from transfer only where there are several
     ranks.
     """
-    pace = pace_lines(idle_by_step(trace).join(summary.steps, on=["rank", "device", "step"], how="semi"))
+    steps = idle_by_step(trace).join(summary.steps, on=["rank", "device", "step"], how="semi")
+    pace = pace_lines(steps, step_comm(trace))
     if summary.scope != "steps":
         return pace
     lines = [*pace, *_layers_lines(trace, summary, layers)]

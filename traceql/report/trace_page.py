@@ -86,7 +86,7 @@ def _tiles(material: Material) -> Iterator[Tile]:
     if stage and (wall_ns := _typical_wall_ns(summary, stage)):
         yield Tile(fmt.duration(wall_ns), f"a {step}, median", "as profiled")
         yield from _tokens(stage, wall_ns)
-        yield from _bound(material.pace.steps.filter(stage=stage["stage"]), steps)
+        yield from _bound(material.pace.steps.filter(stage=stage["stage"]), material.pace.comm, steps)
     group, group_ns, idle_ns, whole_ns = _most(summary, stage)
     whole = f"of the wall of {steps}" if steps else "of the wall"
     if group is not None:
@@ -128,24 +128,25 @@ def _tokens(stage: Row, wall_ns: float) -> Iterator[Tile]:
     yield Tile(f"{rate:,.1f}", "tokens/s per sequence", note)
 
 
-def _bound(steps: pl.DataFrame, told: str) -> Iterator[Tile]:
+def _bound(steps: pl.DataFrame, comm: pl.DataFrame, told: str) -> Iterator[Tile]:
     """Who sets the pace, in the words of the sentence about it; where devices differ, whether the host does on any."""
-    lines = [pace_line(of_device) or "" for _, of_device in steps.group_by("rank", "device")]
+    lines = [pace_line(of_device, comm) or "" for _, of_device in steps.group_by("rank", "device")]
     verdicts = [next((verdict for verdict in _VERDICTS if verdict in line), None) for line in lines]
-    known = [verdict for verdict in _VERDICTS if verdict in verdicts]
+    known = [verdict for verdict in (HOST_BOUND, *_VERDICTS) if verdict in verdicts]
     if known:
         n_devices = verdicts.count(known[0])
         where = "" if n_devices == len(verdicts) else f"on {n_devices} of {fmt.plural(len(verdicts), 'device')}"
         yield Tile(known[0], _VERDICTS[known[0]], ", ".join(filter(None, [told, where])))
 
 
+HOST_BOUND = "host-bound"
 _VERDICTS = {
-    "neither host-bound nor GPU-bound": "the engine has no batch to work on",
-    "host-bound": "a shorter kernel shortens the step little",
+    "neither host-bound nor GPU-bound": "the GPU waits for a batch, another stream or another rank",
+    HOST_BOUND: "a shorter kernel shortens the step little",
     "GPU mostly idle": "though its kernels were launched in time",
     "GPU-bound": "a shorter kernel shortens the step",
 }
-"""In `pace_line`, and what each means; that which is told first is first."""
+"""In `pace_line`, and what each means; what holds others in it is before these."""
 
 
 # --- the sections
