@@ -260,8 +260,16 @@ def test_steps_that_are_chosen(graph, first):
     found = diff([graph[0]], [graph[1]], DiffOptions(first_step=first, end_step=first + 10))
     assert found.before.n_steps == found.after.n_steps == 10
     assert found.n_left_out == (19, 19)
-    assert "left_out" in kinds(found)
+    assert f"only decode steps {first}:{first + 10} of batch 8 of rank 0" in kinds(found)["left_out"].text
     check_sums(found)
+
+
+def test_a_side_without_a_complete_step():
+    """No choice of steps helps, so none is advised."""
+    for pair in ((made([]), made(CALM)), (made(CALM), made([]))):
+        with pytest.raises(MissingDataError, match="made has no complete step to compare") as raised:
+            diff([pair[0]], [pair[1]])
+        assert "record two or more" in str(raised.value.hint)
 
 
 def test_choosing_what_is_not_there(graph):

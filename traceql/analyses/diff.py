@@ -182,8 +182,9 @@ def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffO
         MissingDataError: a side has no complete step, or none that the options select.
     """
     options = options or DiffOptions()
-    _check_repetitions("before", before)
-    _check_repetitions("after", after)
+    for name, side in (("before", before), ("after", after)):
+        _check_steps(side)
+        _check_repetitions(name, side)
     ranks = _common_ranks([*before], [*after])
     stage, batch_size = _common_steps(before, after, options)
     sides = [_side(recordings, ranks, stage, batch_size, options) for recordings in (before, after)]
@@ -210,6 +211,20 @@ def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffO
 
 
 # --- the steps compared ---
+
+
+def _check_steps(recordings: Sequence[Recording]) -> None:
+    """Refuses a side that no choice of steps could compare.
+
+    Raises:
+        MissingDataError: none of its recordings has a complete step.
+    """
+    if all(recording.steps.is_empty() for recording in recordings):
+        names = ", ".join(recording.facts.name for recording in recordings)
+        raise MissingDataError(
+            f"{names} has no complete step to compare",
+            "A step is complete when another one follows it: record two or more.",
+        )
 
 
 def _check_repetitions(name: str, recordings: Sequence[Recording]) -> None:

@@ -245,7 +245,10 @@ def _left_out(diff: Diff) -> Iterator[Note]:
         ranks = ", ".join(map(str, sorted({*diff.before.ranks, *diff.after.ranks})))
         stage = "" if diff.stage == "unknown" else f"{diff.stage} "
         a, b = diff.n_left_out
-        text = f"only {stage}steps{batch} of rank {ranks} are compared: {a} of before and {b} of after are left out"
+        first, end = ("" if step is None else step for step in (diff.options.first_step, diff.options.end_step))
+        chosen = f" {first}:{end}" if (first, end) != ("", "") else ""
+        compared = f"{stage}steps{chosen}{batch} of rank {ranks}"
+        text = f"only {compared} are compared: {a} of before and {b} of after are left out"
         yield Note("left_out", text, {"before": a, "after": b})
 
 
