@@ -532,6 +532,19 @@ def test_a_missing_rank_is_said(tmp_path: Path) -> None:
     report = RankReport.of(load(tmp_path))
     assert report.missing == [3]
     assert report.ranks["waits_for_rank"].to_list() == [2, 2, None]
+    line = str(comm_line(report))
+    assert " a step (waiting for ranks not given included), " in line
+    assert not line.endswith("in step")  # who knows, of the one that is missing
+
+
+@pytest.mark.shared
+def test_who_is_late_is_only_known_of_the_ranks_given(shared: Path) -> None:
+    """Rank 7 comes last in most of the collectives of the eight: without it others look late, and transfer long."""
+    paths = sorted((shared / "public" / "param-dlrm-8ranks").iterdir())
+    every, some = RankReport.of(load(*paths)), RankReport.of(load(*paths[:7]))
+    assert late_ranks(every)[0].startswith("rank 7 is late: last in 5 of 8 collectives")
+    assert all("late among those given" in line for line in late_ranks(some))
+    assert str(comm_line(some)).startswith("communication: 1.525 ms transfer (waiting for ranks not given included), ")
 
 
 def test_steps_can_be_selected() -> None:

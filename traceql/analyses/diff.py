@@ -222,7 +222,7 @@ def _check_steps(recordings: Sequence[Recording]) -> None:
     if all(recording.steps.is_empty() for recording in recordings):
         names = ", ".join(recording.facts.name for recording in recordings)
         raise MissingDataError(
-            f"{names} has no complete step to compare",
+            f"no complete step to compare in {names}",
             "A step is complete when another one follows it: record two or more.",
         )
 
