@@ -26,6 +26,7 @@ from traceql.analyses.comm import (
     collective_stats,
     collectives,
     rank_waits,
+    rank_waits_of,
 )
 from traceql.analyses.concurrency import COMM_OVERLAP, comm_overlap, comm_overlap_of
 from traceql.analyses.summary import Selection
@@ -416,6 +417,31 @@ def test_why_a_rank_is_late(call: int, because: str, tmp_path: Path) -> None:
     assert (late["n_late_host"], late["n_late_gpu"]) == ((1, 0) if because == "host" else (0, 1))
 
 
+def of_a_rank(step: int, lag_ns: int, *, launched: int = 0, waiting_ns: int = 0, for_rank: int = 1) -> dict[str, Any]:
+    """A row of `collectives` of rank 1, that comes `lag_ns` after the first at 1000, or waits for another rank."""
+    return dict.fromkeys(COLLECTIVES.names) | {
+        "rank": 1, "device": 0, "stream": 7, "kernel_id": 0, "step": step, "collective_id": 0, "match": "order",
+        "kind": "all_reduce", "recorded_start_ns": 0, "start_ns": 1000 + lag_ns, "dur_ns": 100, "launch_ns": launched,
+        "arrival_lag_ns": lag_ns, "last_rank": 1 if lag_ns else for_rank, "waiting_ns": waiting_ns, "transfer_ns": 100,
+    }  # fmt: skip
+
+
+def test_one_collective_does_not_say_why_a_rank_is_late() -> None:
+    """Rank 1 begins to record late, and its host is late once, by more than its GPU is in all steps together."""
+    begun_late = of_a_rank(0, 24_000_000, launched=2000)
+    later = [of_a_rank(step, 3000) for step in range(1, 9)]
+    waits = [of_a_rank(0, 0, waiting_ns=9_000_000, for_rank=2)]
+    waits += [of_a_rank(step, 0, waiting_ns=5000, for_rank=3) for step in range(1, 9)]
+    rows = pl.DataFrame([begun_late, *later, *waits], schema=COLLECTIVES.schema)
+    steps = pl.DataFrame({"rank": [1] * 9, "device": [0] * 9, "step": range(9), "is_complete": [True] * 9})
+    steps = steps.cast({"rank": pl.Int16, "device": pl.Int16})
+    found = rank_waits_of(rows, steps).row(0, named=True)
+    assert (found["late_because"], found["waits_for_rank"]) == ("gpu", 3)
+    assert (found["n_late_host"], found["n_late_gpu"], found["lateness_ns"]) == (1, 8, 24_024_000)
+    without = rank_waits_of(rows, steps.with_columns(is_complete=pl.lit(value=False))).row(0, named=True)
+    assert (without["late_because"], without["waits_for_rank"]) == ("host", 2)
+
+
 def test_the_line_names_who_waits_for_whom() -> None:
     report = RankReport.of(load(*tiny("gather-eager")))
     line = comm_line(report)
@@ -506,6 +532,19 @@ def test_a_missing_rank_is_said(tmp_path: Path) -> None:
     report = RankReport.of(load(tmp_path))
     assert report.missing == [3]
     assert report.ranks["waits_for_rank"].to_list() == [2, 2, None]
+    line = str(comm_line(report))
+    assert " a step (waiting for ranks not given included), " in line
+    assert not line.endswith("in step")  # who knows, of the one that is missing
+
+
+@pytest.mark.shared
+def test_who_is_late_is_only_known_of_the_ranks_given(shared: Path) -> None:
+    """Rank 7 comes last in most of the collectives of the eight: without it others look late, and transfer long."""
+    paths = sorted((shared / "public" / "param-dlrm-8ranks").iterdir())
+    every, some = RankReport.of(load(*paths)), RankReport.of(load(*paths[:7]))
+    assert late_ranks(every)[0].startswith("rank 7 is late: last in 5 of 8 collectives")
+    assert all("late among those given" in line for line in late_ranks(some))
+    assert str(comm_line(some)).startswith("communication: 1.525 ms transfer (waiting for ranks not given included), ")
 
 
 def test_steps_can_be_selected() -> None:
@@ -547,6 +586,7 @@ def test_sglang_tp2_is_in_step(name: str, comm: list[float], waiting: list[float
     assert [ms(value) for value in report.ranks["comm_kernel_ns_per_step"]] == comm
     assert [ms(value) for value in report.ranks["waiting_ns_per_step"]] == waiting
     assert report.kernels["collective_id"].null_count() == 0
+    assert report.ranks["late_because"].to_list() == ["gpu", "gpu"]  # of a graph, that its host launches in time
     assert late_ranks(report) == []
     line = comm_line(report)
     assert line is not None

@@ -27,9 +27,9 @@ from traceql.analyses.diff_notes import Note, notes
 from traceql.analyses.diff_tables import Totals, deltas
 from traceql.analyses.recording import Facts, Recording
 from traceql.cli.diff import command, spread
+from traceql.diffing import are_one_run, recording, with_controls
 from traceql.diffing import diff as diff_of
-from traceql.diffing import recording, with_controls
-from traceql.errors import MissingDataError
+from traceql.errors import InputError, MissingDataError
 from traceql.report.diff_document import diff_document
 from traceql.report.diff_page import DiffView, diff_page
 from traceql.report.diff_words import verdict_line
@@ -260,8 +260,16 @@ def test_steps_that_are_chosen(graph, first):
     found = diff([graph[0]], [graph[1]], DiffOptions(first_step=first, end_step=first + 10))
     assert found.before.n_steps == found.after.n_steps == 10
     assert found.n_left_out == (19, 19)
-    assert "left_out" in kinds(found)
+    assert f"only decode steps {first}:{first + 10} of batch 8 of rank 0" in kinds(found)["left_out"].text
     check_sums(found)
+
+
+def test_a_side_without_a_complete_step():
+    """No choice of steps helps, so none is advised."""
+    for pair in ((made([]), made(CALM)), (made(CALM), made([]))):
+        with pytest.raises(MissingDataError, match="no complete step to compare in made") as raised:
+            diff([pair[0]], [pair[1]])
+        assert "record two or more" in str(raised.value.hint)
 
 
 def test_choosing_what_is_not_there(graph):
@@ -452,7 +460,13 @@ def test_control_runs_of_a_manifest_beside_the_trace(tmp_path):
 
 def test_a_first_step_that_warms_up():
     found = diff([made([3 * CALM[0], *CALM])], [made(CALM)])
-    assert kinds(found)["warm_up"].text.startswith("before: its first step, 0, takes 300.0 ms, the median 100.0")
+    assert kinds(found)["warm_up"].text == (
+        "before: its first step, 0, takes 300.0 ms, the median 100.0; it makes the mean step 9.52 ms longer, "
+        "most of it gemm (--steps 1: leaves it out)"
+    )
+    without = diff([made([3 * CALM[0], *CALM])], [made(CALM)], DiffOptions(first_step=1)).before
+    added_ns = kinds(found)["warm_up"].figures["mean_delta_ns"]
+    assert added_ns == pytest.approx(found.before.mean_wall_ns - without.mean_wall_ns, abs=1)
     assert found.verdict == "same"
 
 
@@ -597,6 +611,31 @@ def test_several_recordings_a_side():
     assert (document["before"]["n_recordings"], document["after"]["n_recordings"]) == (2, 1)
 
 
+def test_the_ranks_of_a_run_are_one_recording():
+    """They share every collective, so that their medians agree: taken for repetitions they would look beyond doubt."""
+    ranks = [GLM5 / f"tiny-pool-eager-TP-{rank}.json.gz" for rank in (0, 1)]
+    result = run("--before", *ranks, "--after", TINY[1], "--format", "json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.output)
+    assert document["before"]["n_recordings"] == 1
+    assert document == json.loads(run(GLM5 / "tiny-pool-eager-TP-?.json.gz", TINY[1], "--format", "json").output)
+    whole_and_part = run("--before", GLM5 / "tiny-pool-eager-TP-?.json.gz", ranks[0], "--after", TINY[1])
+    assert whole_and_part.exit_code == 0, whole_and_part.output
+
+
+def test_other_ranks_are_no_repetition():
+    pair = [
+        loaded(GLM5 / "tiny-pool-eager-TP-0.json.gz"),
+        loaded(GLM5 / "tiny-pool-eager-TP-1.json.gz"),
+    ]
+    assert are_one_run(pair)
+    assert not are_one_run([pair[0], pair[0]])
+    assert not are_one_run([*pair, pair[1]])
+    assert not are_one_run(pair[:1])
+    with pytest.raises(InputError, match=r"after: .*TP-0.* and .*TP-1.* are of ranks 0 and 1, no two recordings"):
+        diff([pair[0]], pair)
+
+
 def test_in_python(tiny):
     trace = traceql.load(GLM5 / "tiny-pool-eager-TP-0.json.gz", cache=False)
     found = diff_of(trace, GLM5 / "tiny-gather-eager-TP-0.json.gz")
@@ -621,6 +660,20 @@ def test_ranks_of_a_baseline(tiny, tmp_path):
     document = json.loads(run(path, path, "--rank", 1, "--format", "json").output)
     assert {row["rank"] for row in document["steps"]} == {1}
     assert "no rank 7" in str(run(path, path, "--rank", 7).exception)
+
+
+def test_one_rank_against_another():
+    """It is said, and neither side has time of a rank that it did not record."""
+    pair = [loaded(GLM5 / f"tiny-pool-eager-TP-{rank}.json.gz") for rank in (0, 1)]
+    found = diff([pair[0]], [pair[1]])
+    assert found.differences.filter(fact="rank").select("before", "after", "breaks").rows() == [("0", "1", False)]
+    assert found.collectives["rank"].to_list() == [None]
+
+
+def test_steps_that_were_found_otherwise():
+    pair = [loaded(GLM5 / f"tiny-pool-{kind}-TP-0.json.gz") for kind in ("eager", "nomark")]
+    found = diff([pair[0]], [pair[1]]).differences.filter(fact="steps found by")
+    assert found.select("before", "after", "breaks").rows() == [("annotation", "repetition", False)]
 
 
 def test_profiler_options_of_one_side_only():

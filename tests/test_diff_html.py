@@ -98,7 +98,7 @@ def test_the_verdict_comes_first(graph_diff):
     assert [tile.value for tile in head[1:4]] == ["84.025 ms", "18.896 ms", "−65.130 ms"]
     interval = graph_diff.interval
     assert head[3].note == f"95 %: {fmt.ms(interval.low)} to {fmt.ms(interval.high)} ms".replace("-", "−")
-    assert "GPU-bound → GPU-bound" in head[4].note
+    assert "not host-bound → not host-bound" in head[4].note
 
 
 def test_what_cannot_be_told_is_not_told(run_diff):

@@ -19,7 +19,6 @@ from test_truth import METAMORPHIC, REAL, SMALL, rewrite
 
 import traceql
 from traceql import analyses
-from traceql.analyses.concurrency import comm_overlap
 from traceql.analyses.idle import CAUSES, UNRECORDED_NS, gaps_of, idle_gaps
 from traceql.analyses.pace import (
     LAUNCH_STATS,
@@ -32,6 +31,7 @@ from traceql.analyses.pace import (
     queue_depth,
     step_pace,
 )
+from traceql.analyses.step_comm import step_comm
 from traceql.analyses.summary import Selection
 from traceql.cli.idle import command
 from traceql.errors import MissingDataError
@@ -67,7 +67,7 @@ def check_sums(trace: Trace) -> None:
     sums = gaps.group_by(STEP).agg(gap_ns=pl.sum("dur_ns"))
     both = steps.join(sums, on=STEP, how="left").with_columns(pl.col("gap_ns").fill_null(0))
     assert both["gap_ns"].to_list() == both["idle_ns"].to_list()
-    table = pace_of_steps(found.steps, gaps, depth, comm_overlap(trace))
+    table = pace_of_steps(found.steps, gaps, depth, step_comm(trace))
     assert table.height == steps.height
     by_cause = table.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
     assert by_cause.to_list() == table["idle_ns"].to_list()
@@ -336,7 +336,7 @@ def test_the_pace_of_a_step(tmp_path):
         "rank": 0, "device": 0, "step": 0, "stage": "decode", "is_complete": True,
         "wall_ns": 1_000_000, "idle_ns": 150_000,
         "no_work_ns": 0, "sync_ns": 0, "launch_ns": 150_000, "dependency_ns": 0, "gpu_gap_ns": 0, "unknown_ns": 0,
-        "unrecorded_ns": 0, "exposed_comm_ns": 0,
+        "unrecorded_ns": 0, "exposed_comm_ns": 0, "comm_waiting_ns": None,
         "host_idle_ns": 150_000, "host_idle_frac": 0.15, "is_host_bound": True, "n_gaps": 1,
         # outstanding: the first launch is over when the window begins; the next from 200 to 300 µs, and the last 90
         "max_outstanding": 1, "mean_outstanding": pytest.approx((100 + 90) / 1000),
@@ -437,7 +437,7 @@ def a_pace(*rows: dict[str, Any]) -> pl.DataFrame:
     full = []
     for row in rows:
         step = {**dict.fromkeys(STEP, 0), "stage": "decode", "is_complete": True, "wall_ns": 10_000_000, **times}
-        step |= {"unrecorded_ns": 0, "exposed_comm_ns": 0}
+        step |= {"unrecorded_ns": 0, "exposed_comm_ns": 0, "comm_waiting_ns": None}
         step |= {"n_gaps": 5, "max_outstanding": 2, "mean_outstanding": 1.0, **row}
         step["idle_ns"] = sum(step[name] for name in times)
         step["host_idle_ns"] = step["launch_ns"] + step["sync_ns"]
@@ -535,6 +535,37 @@ def test_every_verdict_has_its_own_words():
     assert unrecorded.name == no_work.name == "neither host-bound nor GPU-bound"
     assert unrecorded.meaning == "launched work waits for what is not recorded"
     assert no_work.meaning == "the engine has no batch to work on"
+
+
+LATE_HOST = [{"rank": 0, "launch_ns": 900_000}, {"rank": 1, "launch_ns": 8_000_000}]
+COMM_LINES = [
+    # the one keeps up and waits in collectives for the other, whose host is late: the host sets the pace of both
+    (LATE_HOST, [(7_000_000, 6_900_000), (100_000, 0)],
+     ("GPU waits for the host 80 % of the step: host-bound; 8.0 of 10.0 ms "
+     "(rank 1, the worst of 2; rank 0, the median, waits for other ranks 69 % of it)")),
+    # nobody waits for the rank whose host is late: they are replicas
+    (LATE_HOST, [(400_000, 300_000), (100_000, 0)],
+     ("GPU-bound: idle 9.0 % of the step, 9.0 % waiting for the host "
+     "(rank 0, the median of 2; worst rank 1, whose GPU waits for the host 80 % of the step)")),
+    # the other's GPU is late
+    ([{"rank": 0, "gpu_gap_ns": 100_000}, {"rank": 1}], [(5_000_000, 4_000_000), (100_000, 0)],
+     ("GPU waits for other ranks 40 % of the step: neither host-bound nor GPU-bound; idle 1.0 % "
+     "(rank 0, the median of 2)")),
+    # waiting beside other work is none of the GPU
+    ([{}], [(500_000, 4_000_000)], "GPU-bound: never idle in the step"),
+    # nobody waits: it is transfer
+    ([{"gpu_gap_ns": 100_000}], [(6_000_000, 100_000)],
+     "Nothing but communication runs for 60 % of the step: communication-bound; idle 1.0 %"),
+    # of one rank alone it is not known
+    ([{"gpu_gap_ns": 100_000}], [(6_000_000, None)], f"{COMMUNICATION.format(60)}; idle 1.0 %"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "comm", "line"), COMM_LINES, ids=range(len(COMM_LINES)))
+def test_a_gpu_that_waits_in_a_collective_is_not_what_a_step_waits_for(rows, comm, line):
+    """Of each device nothing but communication runs for the first time, of which it waits for the second."""
+    times = ({"exposed_comm_ns": exposed, "comm_waiting_ns": waiting} for exposed, waiting in comm)
+    assert pace_line(a_pace(*(row | time for row, time in zip(rows, times, strict=True)))) == line
 
 
 def test_every_cause_has_a_meaning():
@@ -667,6 +698,21 @@ def test_idle_of_the_recorded_steps(shared, name):
     assert Medians(idle, host, median(found.counted["n_gaps"].to_list())) == MEDIANS[name]
     if name in VERDICTS:
         assert pace_line(found.steps) == VERDICTS[name]
+
+
+@pytest.mark.shared
+def test_a_rank_that_waits_for_a_late_host_is_not_gpu_bound(shared):
+    """Rank 0 is busy 90 % of the step, with all-reduces that wait for rank 1, launched late."""
+    paths = [shared / f"glm5/glm5-gather-eager-TP-{rank}.json.gz" for rank in (0, 1)]
+    both, one = pace(load_run(paths)), pace(loaded(paths[0]))
+    assert pace_line(both.steps) == (
+        "GPU waits for the host 87 % of the median step: host-bound; 131.0 of 150.9 ms "
+        "(rank 1, the worst of 2; rank 0, the median, waits for other ranks 77 % of it)"
+    )
+    line = pace_line(one.steps)
+    assert str(line).startswith(
+        "Nothing but communication runs for 78 % of the median step: communication-bound, or it"
+    )
 
 
 @pytest.mark.shared

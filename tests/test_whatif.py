@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 from conftest import FIXTURES
+from msgspec import structs
 from reference_slice import dropped
 from test_idle import launched, loaded
 from test_replay import run_files, run_of, story
@@ -125,6 +128,54 @@ def test_one_rank_of_several_says_so():
     assert not what_if(run_of("tiny-pool-eager"), Changes()).notes
 
 
+def waiting(tmp_path: Path, world_size: int = 2) -> Trace:
+    """Steps of a kernel of 100 µs and an all-reduce, of which the other rank is late in all but one."""
+    events: list[dict[str, Any]] = []
+    at = 8
+    for i, dur in enumerate([700, 20, 700, 700]):
+        mark = {"ph": "X", "cat": "user_annotation", "name": "step[DECODE bs=4]", "pid": 9, "tid": 1, "ts": 30 * i}
+        events.append({**mark, "dur": 25})
+        events += launched(2 * i + 1, 30 * i, at, 100)
+        events += launched(2 * i + 2, 30 * i + 6, at + 105, dur, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)")
+        at += 110 + dur
+    trace = story(tmp_path, *events)
+    return replace(trace, meta=structs.replace(trace.meta, rank=0, world_size=world_size))
+
+
+def test_what_collectives_wait_makes_a_prediction_a_range(tmp_path):
+    """Of one rank alone an all-reduce of 700 µs may be 680 of waiting: it stays, or is 20, as the shortest one was."""
+    trace = waiting(tmp_path)
+    halved = Changes((Scaling(matching_kernels(trace, "name = 'gemm'"), factor=0.5),))
+    found = what_if(trace, halved)
+    assert (found.recorded_wall_ns, found.predicted_wall_ns, found.least_wall_ns) == (810_000, 760_000, 80_000)
+    assert whatif_line(found) == (
+        "810.0 µs → 80.0 µs to 760.0 µs a decode step: 6.2 % to 90 % shorter; "
+        "how long its collectives would wait for the ranks not given is not known"
+    )
+    assert found.most_tokens_per_s == pytest.approx(50_000)
+    page = render_text(whatif_page(found, View()), width=100)
+    assert re.search(r"predicted, if no collective waits +0.080 +50,000.0", page)
+    assert "to 50,000.0 tokens/s at batch 4" in page
+    assert what_if(trace, Changes()).least_wall_ns is None
+    longer = what_if(trace, Changes((Scaling(matching_kernels(trace, "name = 'gemm'"), factor=9.0),)))
+    assert whatif_line(longer).endswith("99 % longer; then the GPU sets the pace")
+    alone = what_if(waiting(tmp_path, world_size=1), halved)
+    assert alone.least_wall_ns is None
+    assert whatif_line(alone).startswith("810.0 µs → 760.0 µs a decode step: 6.2 % shorter, 1.1×")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_range_holds_what_was_measured(shared, rank):
+    """Eager steps of one rank as graphs, 19.98 ms when recorded so; rank 0 waits 117 ms a step for rank 1's host."""
+    trace = traceql.load(shared / f"glm5/glm5-gather-eager-TP-{rank}.json.gz")
+    found = what_if(trace, Changes(graph=True))
+    assert found.is_range is (rank == 0)
+    assert found.least_wall_ns is not None
+    assert found.least_wall_ns / 1e6 == pytest.approx(19.98, rel=0.02)
+    assert found.predicted_wall_ns / 1e6 == pytest.approx([136.4, 19.8][rank], abs=0.1)
+
+
 def test_a_graph_says_what_it_assumes():
     notes = what_if(run_of("tiny-pool-eager"), Changes(graph=True)).notes
     assert f"{GRAPH_GAP_NS} ns between two activities" in notes[0]
@@ -230,7 +281,7 @@ def test_whatif_data():
     told = document(whatif(*EAGER, "--scale", "category = 'cast'", "0", "--graph", "--host", "0.5", "--format", "json"))
     assert list(told) == [
         "trace", "selection", "headline", "changes", "recorded_wall_ns", "replayed_wall_ns", "predicted_wall_ns",
-        "saved_ns", "kernel_saved_ns", "batch_size", "recorded_tokens_per_s", "predicted_tokens_per_s",
+        "least_wall_ns", "saved_ns", "kernel_saved_ns", "batch_size", "recorded_tokens_per_s", "predicted_tokens_per_s",
         "recorded_limit", "limit", "limits", "bottlenecks", "n_steps_counted", "steps", "notes", "quirks",
     ]  # fmt: skip
     assert told["recorded_wall_ns"] == told["replayed_wall_ns"]

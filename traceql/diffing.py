@@ -88,6 +88,12 @@ def recording(source: Source, reading: Reading | None = None) -> Recording:
     return with_controls(Recording.of(trace), [file.path for file in trace_files(paths)])
 
 
+def are_one_run(found: Sequence[Recording]) -> bool:
+    """Whether recordings are no repetitions of each other but, each of other ranks than the rest, parts of one run."""
+    ranks = [set(each.steps["rank"]) for each in found]
+    return len(found) > 1 and all(ranks) and sum(map(len, ranks)) == len(set[int]().union(*ranks))
+
+
 def _of_ranks(found: Recording, ranks: Sequence[int]) -> Recording:
     """The recording with these ranks only; no rank named is all.
 

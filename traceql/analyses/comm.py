@@ -78,8 +78,14 @@ RANK_WAITS = Table(
     Column("lateness_ns", pl.Int64, "How much later than the first rank it came to those, added up", nullable=True),
     Column("n_late_host", pl.Int64, "Of n_late: its host launched after the first rank had started", nullable=True),
     Column("n_late_gpu", pl.Int64, "Of n_late: launched before that, but its stream was busy", nullable=True),
-    Column("late_because", pl.String, "host or gpu: which of the two made more of lateness_ns", nullable=True),
-    Column("waits_for_rank", pl.Int16, "The rank that it waited longest for", nullable=True),
+    Column(
+        "late_because",
+        pl.String,
+        "host or gpu: which of the two makes more lateness in the median of the complete steps, or else (none there, "
+        "or as much) of lateness_ns",
+        nullable=True,
+    ),
+    Column("waits_for_rank", pl.Int16, "The rank that it waits longest for; as late_because", nullable=True),
 )
 
 COLLECTIVE_STATS = Table(
@@ -364,10 +370,12 @@ def rank_waits_of(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFram
     is_last = (pl.col("rank") == pl.col("last_rank")) & (pl.col("arrival_lag_ns") > 0)
     first_ns = pl.col("start_ns") - pl.col("arrival_lag_ns")
     by_host, by_gpu = is_last & (pl.col("launch_ns") > first_ns), is_last & (pl.col("launch_ns") <= first_ns)
-    host_ns, gpu_ns = (pl.col("arrival_lag_ns").filter(why).sum() for why in (by_host, by_gpu))
-    because = pl.when(host_ns + gpu_ns > 0).then(
-        pl.when(host_ns >= gpu_ns).then(pl.lit("host")).otherwise(pl.lit("gpu"))
+    late = collectives.filter(is_last).with_columns(
+        late_because=pl.when(by_host).then(pl.lit("host")).when(by_gpu).then(pl.lit("gpu"))
     )
+    because = _mostly(late.drop_nulls("late_because"), steps, of="arrival_lag_ns", by="late_because")
+    waiting = collectives.filter(pl.col("waiting_ns") > 0).with_columns(waits_for_rank="last_rank")
+    whom = _mostly(waiting, steps, of="waiting_ns", by="waits_for_rank")
     rows = collectives.group_by("rank").agg(
         n_collectives=pl.len().cast(pl.Int64),
         n_matched=is_matched.sum().cast(pl.Int64),
@@ -379,10 +387,9 @@ def rank_waits_of(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFram
         lateness_ns=pl.when(some).then(pl.col("arrival_lag_ns").filter(is_last).sum()),
         n_late_host=pl.when(some).then(by_host.sum().cast(pl.Int64)),
         n_late_gpu=pl.when(some).then(by_gpu.sum().cast(pl.Int64)),
-        late_because=because,
     )
-    rows = rows.join(_per_step(collectives, steps), on="rank", how="left", validate="1:1")
-    rows = rows.join(_waited_for(collectives), on="rank", how="left", validate="1:1")
+    for known in (_per_step(collectives, steps), because, whom):
+        rows = rows.join(known, on="rank", how="left", validate="1:1")
     return RANK_WAITS.check(rows.select(RANK_WAITS.names).sort("rank"))
 
 
@@ -404,10 +411,22 @@ def _per_step(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return medians.select("rank", names[0], known)
 
 
-def _waited_for(collectives: pl.DataFrame) -> pl.DataFrame:
-    sums = collectives.filter(pl.col("waiting_ns") > 0).group_by("rank", "last_rank").agg(pl.sum("waiting_ns"))
-    sums = sums.sort("waiting_ns", "last_rank", descending=[True, False])
-    return sums.group_by("rank", maintain_order=True).agg(waits_for_rank=pl.first("last_rank"))
+def _mostly(rows: pl.DataFrame, steps: pl.DataFrame, *, of: str, by: str) -> pl.DataFrame:
+    """For each rank the value of `by` with most of a time: in its median complete step, else in all, else the lowest.
+
+    A single collective may be longer than those of all steps together: ranks begin to record up to a step apart.
+    """
+    key = [*_PLACE, "step"]
+    complete = steps.filter("is_complete").select(key)
+    each = rows.group_by(*key, by).agg(pl.sum(of))
+    kinds = each.select("rank", "device", by).unique().join(complete, on=_PLACE)
+    in_step = kinds.join(each, on=[*key, by], how="left", validate="1:1").with_columns(pl.col(of).fill_null(0))
+    medians = in_step.group_by("rank", by).agg(median=pl.median(of))
+    found = each.group_by("rank", by).agg(pl.sum(of)).join(medians, on=["rank", by], how="left", validate="1:1")
+    found = found.with_columns(pl.col("median").fill_null(0)).sort(
+        "rank", "median", of, pl.col(by).cast(pl.String), descending=[False, True, True, False]
+    )
+    return found.group_by("rank", maintain_order=True).agg(pl.first(by))
 
 
 def collective_stats(collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,8 @@ from traceql.analyses.diff_tables import (
 from traceql.analyses.pace import HOST_BOUND_FRAC
 from traceql.analyses.recording import Facts, Recording
 from traceql.arrays import Floats
-from traceql.errors import MissingDataError
+from traceql.errors import InputError, MissingDataError
+from traceql.ingest.ranks import in_words
 
 MIN_EFFECT = 0.01
 """The smallest change of the step time that matters, as a share of it, unless told otherwise."""
@@ -177,9 +178,13 @@ def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffO
     """What changed from one side to the other, each of one recording or several of the same setting.
 
     Raises:
+        InputError: two recordings of a side have no rank in common: they are no repetitions.
         MissingDataError: a side has no complete step, or none that the options select.
     """
     options = options or DiffOptions()
+    for name, side in (("before", before), ("after", after)):
+        _check_steps(side)
+        _check_repetitions(name, side)
     ranks = _common_ranks([*before], [*after])
     stage, batch_size = _common_steps(before, after, options)
     sides = [_side(recordings, ranks, stage, batch_size, options) for recordings in (before, after)]
@@ -206,6 +211,37 @@ def diff(before: Sequence[Recording], after: Sequence[Recording], options: DiffO
 
 
 # --- the steps compared ---
+
+
+def _check_steps(recordings: Sequence[Recording]) -> None:
+    """Refuses a side that no choice of steps could compare.
+
+    Raises:
+        MissingDataError: none of its recordings has a complete step.
+    """
+    if all(recording.steps.is_empty() for recording in recordings):
+        names = ", ".join(recording.facts.name for recording in recordings)
+        raise MissingDataError(
+            f"no complete step to compare in {names}",
+            "A step is complete when another one follows it: record two or more.",
+        )
+
+
+def _check_repetitions(name: str, recordings: Sequence[Recording]) -> None:
+    """Refuses the ranks of one run in place of recordings: their steps are as long as each other's, and vary together.
+
+    Raises:
+        InputError: two recordings have no rank in common.
+    """
+    told = [(recording, set(recording.steps["rank"])) for recording in recordings if recording.steps.height]
+    for number, (one, ranks) in enumerate(told):
+        for other, others in told[:number]:
+            if not ranks & others:
+                raise InputError(
+                    f"{name}: {other.facts.name} and {one.facts.name} are of ranks {in_words(others)} and "
+                    f"{in_words(ranks)}, no two recordings of the same",
+                    "Name the ranks of a run as one: a folder, or a quoted pattern such as 'run/*TP-*.json.gz'.",
+                )
 
 
 def _common_ranks(before: Sequence[Recording], after: Sequence[Recording]) -> pl.Series | None:
@@ -371,8 +407,11 @@ def _role_changes(before: Side, after: Side) -> pl.DataFrame:
 
 
 def _collective_changes(before: Side, after: Side) -> pl.DataFrame:
-    """Kernel time of collectives, told apart into waiting and the rest where all were matched across ranks."""
-    ranks = sorted({*before.ranks, *after.ranks})
+    """Kernel time of collectives, told apart into waiting and the rest where all were matched across ranks.
+
+    By rank only where both sides have the rank: what a side has not recorded is not nothing.
+    """
+    ranks = sorted({*before.ranks} & {*after.ranks})
     frames = [_of_rank(before, after, rank) for rank in (None, *(ranks if len(ranks) > 1 else ()))]
     return COLLECTIVE_CHANGES.check(pl.concat(frames).sort("kind", "rank", nulls_last=False))
 
@@ -429,9 +468,11 @@ def _described(side: Side, recordings: Sequence[Recording]) -> dict[str, str | N
         "NCCL": told("nccl_version"),
         "world size": told("world_size"),
         "ranks recorded": told("n_ranks"),
+        "rank": in_words(side.ranks) if told("world_size") else None,
         "stage": _listed(steps["stage"].replace("unknown", None)),
         "batch size": _listed(steps["batch_size"]),
         "layers a step": _listed(steps["n_layers"].filter(steps["n_layers"] > 0)),
+        "steps found by": told("step_methods"),
         "launched by": "CUDA graphs" if side.graph_frac > 0.5 else "the host, kernel by kernel",
         "shapes recorded": told("record_shapes"),
         "stacks recorded": told("with_stack"),

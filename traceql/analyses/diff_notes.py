@@ -213,12 +213,30 @@ def _warm_ups(diff: Diff) -> Iterator[Note]:
             spread = float(np.median(np.abs(walls - middle)))
             off_ns = abs(float(walls[0]) - middle)
             if off_ns > change.OUTLIER_MADS * spread and off_ns > _LEAST_OUTLIER * middle:
-                step = side.recordings[number].steps["step"].min()
+                step = int(side.recordings[number].steps["step"].to_numpy().min())
+                added_ns, most = _added_by(side, number, step)
                 text = (
-                    f"{name}: its first step, {step}, takes {_ms(float(walls[0]))} ms, the median {_ms(middle)}; "
-                    "it counts in the means (--steps leaves it out)"
+                    f"{name}: its first step, {step}, takes {_ms(float(walls[0]))} ms, the median {_ms(middle)}; it "
+                    f"makes the mean step {_ms(abs(added_ns))} ms {'longer' if added_ns > 0 else 'shorter'}, "
+                    f"most of it {most} (--steps {step + 1}: leaves it out)"
                 )
-                yield Note("warm_up", text, {"side": name, "recording": number, "wall_ns": float(walls[0])})
+                figures: dict[str, Figure] = {
+                    "side": name, "recording": number, "wall_ns": float(walls[0]), "mean_delta_ns": added_ns,
+                    "mostly": most,
+                }  # fmt: skip
+                yield Note("warm_up", text, figures)
+
+
+def _added_by(side: Side, number: int, step: int) -> tuple[float, str]:
+    """What a step of a recording adds to the mean step of its side, and the category or idle cause with most of it."""
+    is_it = (pl.col("recording") == number) & (pl.col("step") == step)
+    n_windows = side.frame("steps").filter(is_it).height
+    all_ns, its_ns = pl.sum("wall_ns"), pl.col("wall_ns").filter(is_it).sum()
+    added = all_ns / side.n_steps - (all_ns - its_ns) / (side.n_steps - n_windows)
+    rows = side.frame("shares").group_by("kind", "name").agg(added_ns=added)
+    total_ns = float(rows["added_ns"].sum())
+    most = rows.sort(pl.col("added_ns") * (-1 if total_ns > 0 else 1), "kind", "name").row(0, named=True)
+    return total_ns, f"idle: {most['name']}" if most["kind"] == "idle" else str(most["name"])
 
 
 def _left_out(diff: Diff) -> Iterator[Note]:
@@ -227,7 +245,10 @@ def _left_out(diff: Diff) -> Iterator[Note]:
         ranks = ", ".join(map(str, sorted({*diff.before.ranks, *diff.after.ranks})))
         stage = "" if diff.stage == "unknown" else f"{diff.stage} "
         a, b = diff.n_left_out
-        text = f"only {stage}steps{batch} of rank {ranks} are compared: {a} of before and {b} of after are left out"
+        first, end = ("" if step is None else step for step in (diff.options.first_step, diff.options.end_step))
+        chosen = f" {first}:{end}" if (first, end) != ("", "") else ""
+        compared = f"{stage}steps{chosen}{batch} of rank {ranks}"
+        text = f"only {compared} are compared: {a} of before and {b} of after are left out"
         yield Note("left_out", text, {"before": a, "after": b})
 
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceql.analyses.attribution import Attribution
-from traceql.analyses.concurrency import comm_overlap
 from traceql.analyses.idle import CAUSES, UNRECORDED_NS, idle_gaps
 from traceql.analyses.once import once
+from traceql.analyses.step_comm import step_comm
 from traceql.analyses.summary import Selection, selected_steps
 from traceql.ingest.meta import TraceMeta
 from traceql.ingest.quirks import Quirk
 from traceql.tables import DEVICE, RANK, STAGE, STEP, Column, Table
 from traceql.trace import Trace
 
-_METHOD_VERSION = 3
+_METHOD_VERSION = 4
 """Raised whenever gaps or their causes are found in another way: what is kept of the old one is stale."""
 HOST_BOUND_FRAC = 0.10
 """From this share of wall on that the GPU waits for the host (`launch` + `sync`) a step is host-bound."""
@@ -45,6 +45,13 @@ STEP_PACE = Table(
     Column("host_idle_frac", pl.Float64, "host_idle_ns as a share of wall; null without wall", nullable=True),
     Column("is_host_bound", pl.Boolean, f"host_idle_frac is at least {HOST_BOUND_FRAC:.0%}"),
     Column("exposed_comm_ns", pl.Int64, "Of the window: only communication runs"),
+    Column(
+        "comm_waiting_ns",
+        pl.Int64,
+        "Waiting for other ranks in the collectives that the step launched; null for one rank alone, or where nothing "
+        "could be matched",
+        nullable=True,
+    ),
     Column("n_gaps", pl.Int64, "Gaps in the window"),
     Column("max_outstanding", pl.Int64, "Most launches outstanding in the window"),
     Column(
@@ -168,7 +175,7 @@ def step_pace(trace: Trace) -> pl.DataFrame:
 
 
 def _pace_of(trace: Trace, found: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
-    return pace_of_steps(found.steps, gaps, queue_depth(trace, found), comm_overlap(trace))
+    return pace_of_steps(found.steps, gaps, queue_depth(trace, found), step_comm(trace))
 
 
 def launch_stats(trace: Trace) -> pl.DataFrame:
@@ -192,16 +199,16 @@ def queue_depth(trace: Trace, found: Attribution | None = None) -> pl.DataFrame:
     return QUEUE_DEPTH.check(depth.collect())
 
 
-def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame, overlap: pl.DataFrame) -> pl.DataFrame:
+def pace_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, depth: pl.DataFrame, comm: pl.DataFrame) -> pl.DataFrame:
     """The `step_pace` table.
 
     Args:
         steps: the `steps` table; those without a window are left out.
         gaps: the `idle` table.
         depth: the `queue_depth` table.
-        overlap: the `comm_overlap` table.
+        comm: communication of the steps, as `step_comm` gives it.
     """
-    rows = idle_of_steps(steps, gaps, overlap)
+    rows = idle_of_steps(steps, gaps, comm)
     rows = rows.join(_outstanding(rows, depth), on=_STEP, validate="1:1")
     return STEP_PACE.check(rows.select(STEP_PACE.names).sort(_STEP))
 
@@ -211,18 +218,18 @@ def idle_by_step(trace: Trace) -> pl.DataFrame:
 
     def worked_out() -> dict[str, pl.DataFrame]:
         found = Attribution.of(trace)
-        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace), comm_overlap(trace))}
+        return {"idle_by_step": idle_of_steps(found.steps, idle_gaps(trace), step_comm(trace))}
 
     return trace.kept(f"idle-{_METHOD_VERSION}-{trace.categories.fingerprint}", worked_out)["idle_by_step"]
 
 
-def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, overlap: pl.DataFrame) -> pl.DataFrame:
+def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, comm: pl.DataFrame) -> pl.DataFrame:
     """The `step_pace` table but for launches outstanding: idle time by cause, and whether the host sets the pace.
 
     Args:
         steps: the `steps` table; those without a window are left out.
         gaps: the `idle` table.
-        overlap: the `comm_overlap` table.
+        comm: communication of the steps, as `step_comm` gives it.
     """
     columns = (*_STEP, "stage", "is_complete", "start_ns", "wall_ns", "idle_ns")
     rows = steps.filter(pl.col("wall_ns").is_not_null()).select(columns)
@@ -231,8 +238,7 @@ def idle_of_steps(steps: pl.DataFrame, gaps: pl.DataFrame, overlap: pl.DataFrame
     unrecorded = pl.col("dur_ns").filter(is_unrecorded).sum()
     idle = gaps.group_by(_STEP).agg(*parts, unrecorded_ns=unrecorded, n_gaps=pl.len().cast(pl.Int64))
     rows = rows.join(idle, on=_STEP, how="left", validate="1:1")
-    exposed = overlap.filter(pl.col("step").is_not_null()).select(*_STEP, exposed_comm_ns="exposed_ns")
-    rows = rows.join(exposed, on=_STEP, how="left", validate="1:1")
+    rows = rows.join(comm.drop("comm_ns"), on=_STEP, how="left", validate="1:1")
     rows = rows.with_columns(pl.col(*_CAUSE_COLUMNS, "unrecorded_ns", "n_gaps", "exposed_comm_ns").fill_null(0))
     rows = rows.with_columns(host_idle_ns=pl.col("launch_ns") + pl.col("sync_ns"))
     host_frac = _over(pl.col("host_idle_ns"), "wall_ns")

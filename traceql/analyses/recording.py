@@ -131,6 +131,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     nccl_version: str | None = None
     world_size: int | None = None
     n_ranks: int = 0
+    step_methods: tuple[str, ...] = ()
+    """How the steps were found."""
     record_shapes: bool | None = None
     with_stack: bool | None = None
     profile_memory: bool | None = None
@@ -166,7 +168,7 @@ class Recording:
         found, layering = Attribution.of(trace), Layering.of(trace)
         complete = complete_steps(found.steps)
         return cls(
-            facts=_facts(trace),
+            facts=_facts(trace, found.steps),
             steps=_steps(trace, complete, layering),
             shares=_shares(trace, complete),
             kernels=_kernels(found, layering, complete),
@@ -287,7 +289,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def _facts(trace: Trace) -> Facts:
+def _facts(trace: Trace, steps: pl.DataFrame) -> Facts:
     meta = trace.meta
     ranks = {part.rank for part in trace.parts}
     return Facts(
@@ -299,6 +301,7 @@ def _facts(trace: Trace) -> Facts:
         nccl_version=meta.nccl_version,
         world_size=meta.world_size,
         n_ranks=len(ranks),
+        step_methods=tuple(sorted(method.replace("_", " ") for method in steps["method"].unique())),
         record_shapes=meta.record_shapes,
         with_stack=meta.with_stack,
         profile_memory=meta.profile_memory,

@@ -42,11 +42,13 @@ class Changes:
     """Each step that launches no graph is launched as one."""
     host_factor: float = 1.0
     """The host's own work between its calls is multiplied by this."""
+    no_waiting: bool = False
+    """Collectives not matched with those of the other ranks are as short as if nobody was late, before all else."""
 
 
 def changed(graph: ReplayGraph, changes: Changes) -> Costs:
     """The costs of a recording with changes made to it."""
-    length = graph.length_ns
+    length = _without_waiting(graph.activities, graph.length_ns) if changes.no_waiting else graph.length_ns
     for scaling in changes.scalings:
         length = _scaled(graph.activities, length, scaling)
     delay = graph.delay_ns.copy()
@@ -56,6 +58,19 @@ def changed(graph: ReplayGraph, changes: Changes) -> Costs:
         is_host = graph.edge_kind == HOST
         delay[is_host] = np.rint(delay[is_host] * changes.host_factor).astype(np.int64)
     return Costs(length, delay)
+
+
+def may_wait(activities: pl.DataFrame) -> pl.Series:
+    """Which activities are collectives that are not matched across the ranks: their length may be waiting."""
+    return activities.select(pl.col("is_comm") & pl.col("collective_id").is_null()).to_series()
+
+
+def _without_waiting(activities: pl.DataFrame, length: Ints) -> Ints:
+    """Of such collectives at most the 10th percentile of their name and size, as in `comm_tails`."""
+    rows = activities.select("rank", "device", "short_name", "comm_bytes", "dur_ns", waits=may_wait(activities))
+    least = pl.col("dur_ns").quantile(0.1, "lower").over("rank", "device", "short_name", "comm_bytes", "waits")
+    most = rows.select(pl.when("waits").then(least)).to_series()
+    return np.where(rows["waits"], np.minimum(length, most.fill_null(0).to_numpy()), length)
 
 
 def _scaled(activities: pl.DataFrame, length: Ints, scaling: Scaling) -> Ints:

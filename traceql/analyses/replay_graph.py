@@ -116,7 +116,10 @@ def _graph(trace: Trace) -> ReplayGraph:
 def _activities(trace: Trace, found: Attribution) -> pl.DataFrame:
     """GPU activities in order of start, with their launch and their collective; times on the lowest rank's clock."""
     matched = collectives(trace).select(
-        "kernel_id", "collective_id", offset_ns=pl.col("start_ns") - pl.col("recorded_start_ns")
+        "kernel_id",
+        "collective_id",
+        offset_ns=pl.col("start_ns") - pl.col("recorded_start_ns"),
+        comm_bytes=pl.max_horizontal("in_bytes", "out_bytes"),
     )
     calls = trace.launches.select("launch_id", "thread_id", call_ns="start_ns", call="name").collect()
     timed = found.activities.filter(pl.col("start_ns").is_not_null()).with_columns(pl.col("dur_ns").fill_null(0))

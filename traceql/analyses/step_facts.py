@@ -10,12 +10,11 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.category_times import step_categories
-from traceql.analyses.comm import COLLECTIVES, collectives
-from traceql.analyses.concurrency import comm_overlap
 from traceql.analyses.counted_steps import counted_steps
 from traceql.analyses.host_waits import host_waits_of
 from traceql.analyses.once import once
 from traceql.analyses.pace import idle_by_step
+from traceql.analyses.step_comm import step_comm
 from traceql.analyses.step_windows import COMPLETE, complete_steps
 from traceql.analyses.summary import Selection, outliers
 from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table
@@ -180,23 +179,13 @@ def _neighbours() -> dict[str, pl.Expr]:
     return {"is_between_decodes": is_between.fill_null(value=False)}
 
 
-def _waiting(trace: Trace, found: Attribution) -> pl.DataFrame:
-    """By step: waiting for other ranks; without rows for one rank alone, whose kernels match with no other's."""
-    if found.activities["rank"].n_unique() < 2:
-        return COLLECTIVES.empty().select(*_STEP, comm_waiting_ns="waiting_ns")
-    matched = collectives(trace).filter(pl.col("waiting_ns").is_not_null() & pl.col("step").is_not_null())
-    return matched.group_by(_STEP).agg(comm_waiting_ns=pl.sum("waiting_ns"))
-
-
 def _facts(trace: Trace, found: Attribution) -> Iterator[pl.DataFrame]:
     """What each analysis knows of steps: frames by rank, device and step, or by rank alone."""
     yield outliers(complete_steps(found.steps)).select(*_STEP, is_outlier=pl.lit(value=True))
     yield idle_by_step(trace).select(*_STEP, *_IDLE)
-    overlap = comm_overlap(trace).filter(pl.col("step").is_not_null())
-    yield overlap.select(*_STEP, "comm_ns", exposed_comm_ns="exposed_ns")
+    yield step_comm(trace)
     by_category = step_categories(found.activities.lazy(), found.placed, found.times)
     yield by_category.filter(category="other").select(*_STEP, unclassified_ns="exclusive_ns")
-    yield _waiting(trace, found)
     yield counted_steps(found.steps).select(*_STEP, is_counted=pl.lit(value=True))
     yield _launched(trace, found)
     yield _training(trace, found)

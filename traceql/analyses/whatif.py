@@ -1,13 +1,13 @@
 """What steps would take if some costs were others: a replay of the recording with these changed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from traceql.analyses.critical_path import LIMITS, check_steps, counted_windows, graph_notes, path_parts, paths
 from traceql.analyses.replay import Costs, Replay
-from traceql.analyses.replay_costs import GRAPH_GAP_NS, GRAPH_LATENCY_NS, GRAPH_LAUNCH_NS, Changes, changed
+from traceql.analyses.replay_costs import GRAPH_GAP_NS, GRAPH_LATENCY_NS, GRAPH_LAUNCH_NS, Changes, changed, may_wait
 from traceql.analyses.replay_graph import ReplayGraph
 from traceql.analyses.summary import Selection
 from traceql.ingest.meta import TraceMeta
@@ -19,6 +19,8 @@ LEAST_HOST_FACTOR = 0.05
 """A host is not slowed more than that by a profiler."""
 NO_GAIN_FRAC = 0.01
 """A change of the wall below this is none: steps of one recording differ by more."""
+RANGE_FRAC = 0.05
+"""A part of the step that may be waiting for ranks not given, from which on a prediction is a range."""
 
 WHATIF_STEPS = Table(
     "whatif_steps",
@@ -59,6 +61,8 @@ class WhatIf:
     replayed_wall_ns: float
     """With nothing changed: how well the replay gives the recording back."""
     predicted_wall_ns: float
+    least_wall_ns: float | None
+    """The same if no collective waited for a rank that is not given; None where all ranks are, or nothing changes."""
     kernel_saved_ns: float
     """How much shorter the activities that a step launches get by the scalings, added up: mean over the steps."""
     batch_size: float | None
@@ -85,6 +89,12 @@ class WhatIf:
         return self.saved_ns >= NO_GAIN_FRAC * self.recorded_wall_ns
 
     @property
+    def is_range(self) -> bool:
+        """Whether what collectives would wait, which is not known, makes a difference: from least to predicted wall."""
+        least_ns = self.least_wall_ns
+        return least_ns is not None and self.predicted_wall_ns - least_ns >= RANGE_FRAC * self.recorded_wall_ns
+
+    @property
     def recorded_limit(self) -> str:
         """What the critical path is spent in most, as recorded."""
         return _most(self.limits, "recorded_ns_per_step")
@@ -103,6 +113,11 @@ class WhatIf:
     def predicted_tokens_per_s(self) -> float | None:
         """The same with the changes."""
         return _rate(self.batch_size, self.predicted_wall_ns)
+
+    @property
+    def most_tokens_per_s(self) -> float | None:
+        """The same if no collective waited."""
+        return None if self.least_wall_ns is None else _rate(self.batch_size, self.least_wall_ns)
 
 
 def _most(limits: pl.DataFrame, column: str) -> str:
@@ -130,6 +145,7 @@ def what_if(trace: Trace, changes: Changes, selection: Selection | None = None) 
     steps = _steps(graph, replayed, predicted, after.costs)
     is_known = steps.height > 0 and not steps["batch_size"].null_count()
     scaled = changed(graph, Changes(changes.scalings))
+    least_ns = _least_wall(trace, graph, changes, selection)
     return WhatIf(
         trace=trace.meta,
         selection=selection,
@@ -137,13 +153,14 @@ def what_if(trace: Trace, changes: Changes, selection: Selection | None = None) 
         recorded_wall_ns=_median(steps["recorded_wall_ns"]),
         replayed_wall_ns=_median(steps["replayed_wall_ns"]),
         predicted_wall_ns=_median(steps["predicted_wall_ns"]),
+        least_wall_ns=least_ns,
         kernel_saved_ns=_kernel_saved(graph, scaled, steps),
         batch_size=_median(steps["batch_size"]) if is_known else None,
         steps=steps,
         limits=_limits(parts),
         recorded_parts=parts["recorded"],
         bottlenecks=parts["predicted"],
-        notes=(*graph_notes(trace, graph), *_change_notes(changes)),
+        notes=(*graph_notes(trace, graph), *_waiting_notes(least_ns), *_change_notes(changes)),
         quirks=trace.quirks,
     )
 
@@ -215,6 +232,21 @@ def _limits(parts: dict[str, pl.DataFrame]) -> pl.DataFrame:
         rows = rows.join(sums, on="limit", how="left", validate="1:1", maintain_order="left")
     rows = rows.with_columns(pl.exclude("limit").fill_null(0.0))
     return WHATIF_LIMITS.check(rows)
+
+
+def _least_wall(trace: Trace, graph: ReplayGraph, changes: Changes, selection: Selection) -> float | None:
+    """The wall predicted without waiting in collectives that are not matched; None where there is none to take out."""
+    is_nothing = not changes.scalings and not changes.graph and changes.host_factor == 1
+    if is_nothing or trace.meta.world_size == 1 or not may_wait(graph.activities).any():
+        return None
+    return predicted_wall(trace, replace(changes, no_waiting=True), selection)
+
+
+def _waiting_notes(least_ns: float | None) -> Sequence[str]:
+    if least_ns is None:
+        return ()
+    took = "each taking what the shortest tenth of its name and size took"
+    return (f"If no collective waited, {took}, the step would take {least_ns / 1e6:,.3f} ms.",)
 
 
 def _change_notes(changes: Changes) -> Sequence[str]:

@@ -74,7 +74,7 @@ class GateType(click.ParamType["Gate"]):
 @click.command("diff", cls=DiffCommand, epilog="Example: traceql diff before.json.gz after.json.gz --by kernel")
 @click.argument("traces", nargs=-1, metavar="[BEFORE] AFTER", type=click.Path(path_type=Path))
 @click.option("--before", "befores", type=click.Path(path_type=Path), multiple=True, metavar="TRACE...",
-              help="Several recordings of the same setting, instead of BEFORE.")  # fmt: skip
+              help="Several recordings of the same setting, or the ranks of one, instead of BEFORE.")  # fmt: skip
 @click.option("--after", "afters", type=click.Path(path_type=Path), multiple=True, metavar="TRACE...",
               help="The same, instead of AFTER.")  # fmt: skip
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
@@ -153,7 +153,7 @@ def command(
     from traceql.report.diff_formats import FORMATS as WRITERS  # noqa: PLC0415
 
     reading = Reading(force, categories, not no_cache, strict, ranks=ranks)
-    before, after = ([_recording(path, reading) for path in side] for side in sides)
+    before, after = (_recordings(side, reading) for side in sides)
     found = diff(before, after, DiffOptions(stage, batch_size, *steps, min_effect))
     judgements = [judged(found, gate) for gate in ((step_gate,) if step_gate else ()) + gates]
     _check_names(found, judgements, categories)
@@ -194,12 +194,22 @@ def _sides(
     return before, after
 
 
-def _recording(path: Path, reading: "Reading") -> "Recording":
-    """What is compared of a file, folder or pattern, with progress on a terminal."""
+def _recordings(paths: Sequence[Path], reading: "Reading") -> "list[Recording]":
+    """What is compared of each path of a side; of all as one where they turn out to be the ranks of a run."""
+    from traceql.diffing import are_one_run, is_baseline  # noqa: PLC0415 - polars: only when it is used
+
+    found = [_recording([path], reading) for path in paths]
+    if not are_one_run(found) or any(map(is_baseline, paths)):
+        return found
+    return [_recording(paths, reading)]
+
+
+def _recording(paths: Sequence[Path], reading: "Reading") -> "Recording":
+    """What is compared of a file, folder or pattern, or of the files of a run, with progress on a terminal."""
     from traceql.diffing import recording  # noqa: PLC0415 - polars: only when it is used
 
-    with read_progress(f"reading {path.name}") as progress:
-        return recording(path, replace(reading, progress=progress))
+    with read_progress(f"reading {paths[0].name}") as progress:
+        return recording(paths, replace(reading, progress=progress))
 
 
 def _check_names(found: "Diff", judgements: "Sequence[Judgement]", categories: Path | None) -> None:

@@ -81,7 +81,7 @@ def _tiles(diff: Diff) -> Iterator[Tile]:
     yield Tile(f"{fmt.ms(b.median_wall_ns)} ms", f"median {step} after", _steps_of(b))
     yield Tile(f"{signed_ms(diff.delta_ns)} ms", "change", _interval(diff))
     shares = " → ".join(fmt.percent(side.host_idle_frac) for side in (a, b))
-    bound = " → ".join("host-bound" if side.is_host_bound else "GPU-bound" for side in (a, b))
+    bound = " → ".join("host-bound" if side.is_host_bound else "not host-bound" for side in (a, b))
     yield Tile(shares, "GPU waits for the host", bound)
     kernel_ns = b.total("steps", "kernel_ns") / b.n_steps - a.total("steps", "kernel_ns") / a.n_steps
     yield Tile(

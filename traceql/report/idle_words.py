@@ -28,8 +28,9 @@ _PARTS = {
     "dependency": "dependency_ns",
     "unrecorded": "unrecorded_ns",
     "exposed": "exposed_comm_ns",
+    "waiting": "exposed_waiting_ns",
 }
-"""Columns of `step_pace` that the verdict rests on, by what they are called here."""
+"""Columns that the verdict rests on, of `step_pace` and one more, by what they are called here."""
 
 _UNKNOWN, _NEITHER = "pace unknown", "neither host-bound nor GPU-bound"
 _OPEN = (
@@ -87,7 +88,9 @@ def pace_line(pace: pl.DataFrame) -> str | None:
     Args:
         pace: the `step_pace` table. Complete steps count; where there is none, all.
 
-    Figures are medians over the steps. None where no step has a window.
+    A GPU that waits in a collective is busy, and what it waits for is another rank: where the median device does so,
+    and the worst waits for its host, it is that host which sets the pace of all. Figures are medians over the steps.
+    None where no step has a window.
     """
     rows = _counted_devices(pace)
     if not rows:
@@ -97,6 +100,10 @@ def pace_line(pace: pl.DataFrame) -> str | None:
     if len(rows) == 1:
         return line
     several_devices = len({row["rank"] for row in rows}) < len(rows)
+    if _waits_for_ranks(middle) and worst["host_frac"] >= HOST_BOUND_FRAC > middle["host_frac"]:
+        share = fmt.rounded_percent(middle["waiting_frac"])
+        about = f"{_who(middle, several_devices)}, the median, waits for other ranks {share} of it"
+        return f"{_verdict(worst).sentence} ({_who(worst, several_devices)}, the worst of {len(rows)}; {about})"
     about = f"{_who(middle, several_devices)}, the median of {len(rows)}"
     if worst["host_frac"] > middle["host_frac"]:
         share = fmt.rounded_percent(worst["host_frac"])
@@ -121,37 +128,52 @@ def _counted_devices(pace: pl.DataFrame) -> list[Row]:
 
 def _by_device(pace: pl.DataFrame) -> list[Row]:
     """The median step of each device, least waiting for the host first."""
-    medians = pace.group_by("rank", "device").agg(pl.median("wall_ns", *_PARTS.values()), n_steps=pl.len())
+    waiting = pl.when(pl.col("comm_waiting_ns").is_not_null()).then(
+        pl.min_horizontal("exposed_comm_ns", "comm_waiting_ns")
+    )
+    steps = pace.with_columns(exposed_waiting_ns=waiting)
+    medians = steps.group_by("rank", "device").agg(pl.median("wall_ns", *_PARTS.values()), n_steps=pl.len())
     fractions = {f"{name}_frac": pl.col(column) / pl.col("wall_ns") for name, column in _PARTS.items()}
     return (
         medians.filter(pl.col("wall_ns") > 0).with_columns(**fractions).sort("host_frac", "rank", "device").to_dicts()
     )
 
 
+def _waits_for_ranks(row: Row) -> bool:
+    """Whether the GPU waits in collectives, and does nothing else, for a part of the step that is to be told."""
+    return (row["waiting_frac"] or 0) >= _LEAST_TOLD
+
+
 def _verdict(row: Row) -> Verdict:
     step = "the median step" if row["n_steps"] > 1 else "the step"
-    percent = {name: fmt.rounded_percent(row[f"{name}_frac"]) for name in _PARTS}
+    host, idle = fmt.rounded_percent(row["host_frac"]), fmt.rounded_percent(row["idle_frac"])
     if row["host_frac"] >= HOST_BOUND_FRAC:
         times = fmt.part_of(row["host_idle_ns"], row["wall_ns"])
-        line = f"GPU waits for the host {percent['host']} of {step}: host-bound; {times}"
+        line = f"GPU waits for the host {host} of {step}: host-bound; {times}"
         return Verdict("host-bound", "a shorter kernel shortens the step little", line)
-    idle = f"idle {percent['idle']} of {step}"
     for part, name, words, meaning in _OPEN:
         if row[f"{part}_frac"] >= _LEAST_TOLD:
-            return Verdict(name, meaning, f"GPU {idle}, {percent[part]} {words}")
+            share = fmt.rounded_percent(row[f"{part}_frac"])
+            return Verdict(name, meaning, f"GPU idle {idle} of {step}, {share} {words}")
+    besides = f"idle {idle}, {host} waiting for the host" if row["host_idle_ns"] else f"idle {idle}"
+    if _waits_for_ranks(row):
+        waiting = fmt.rounded_percent(row["waiting_frac"])
+        line = f"GPU waits for other ranks {waiting} of {step}: {_NEITHER}; {besides}"
+        return Verdict(_NEITHER, "it waits for other ranks in its collectives", line)
+    exposed = f"nothing but communication runs for {fmt.rounded_percent(row['exposed_frac'])}"
     if row["exposed_frac"] >= _MOSTLY:
-        host = f", {percent['host']} waiting for the host" if row["host_idle_ns"] else ""
-        line = (
-            f"Nothing but communication runs for {percent['exposed']} of {step}: communication-bound, or it waits for "
-            f"another rank; idle {percent['idle']}{host}"
-        )
-        return Verdict("communication-bound", "or it waits for another rank", line)
+        doubt = "or it waits for another rank" if row["waiting_frac"] is None else ""
+        bound = ", ".join(filter(None, ["communication-bound", doubt]))
+        meaning = doubt or "what is not hidden of it shortens the step"
+        return Verdict("communication-bound", meaning, f"{exposed.capitalize()} of {step}: {bound}; {besides}")
     launched = row["idle_frac"] - row["host_frac"] - row["no_work_frac"] - row["unknown_frac"]
     if launched >= _MOSTLY:
-        line = f"GPU mostly idle: {idle}, {fmt.rounded_percent(launched)} between kernels already launched"
+        share = fmt.rounded_percent(launched)
+        line = f"GPU mostly idle: idle {idle} of {step}, {share} between kernels already launched"
         return Verdict("GPU mostly idle", "though its kernels were launched in time", line)
-    exposed = f"; nothing but communication runs for {percent['exposed']} of it"
-    line = _gpu_bound(row, idle) + (exposed if row["exposed_frac"] >= _LEAST_TOLD else "")
+    line = _gpu_bound(row, f"idle {idle} of {step}")
+    if row["exposed_frac"] >= _LEAST_TOLD:
+        line = f"{line}; {exposed} of it"
     return Verdict("GPU-bound", "a shorter kernel shortens the step", line)
 
 

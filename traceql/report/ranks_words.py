@@ -36,11 +36,13 @@ def comm_line(report: RankReport) -> str | None:
         return f"{what}: {amount}{per}; waiting cannot be told from transfer {_why_unknown(report)}"
     worst = known.sort(_waiting(), pl.col("rank"), descending=[True, False]).row(0, named=True)
     (transfer, per), (waiting, _) = _amount(worst, "transfer"), _amount(worst, "waiting")
+    if report.missing:
+        per += " (waiting for ranks not given included)"
     if not worst["waiting_ns"]:
         return f"{what}: {transfer} transfer{per}, no waiting"
     whom = f"for rank {worst['waits_for_rank']} on rank {worst['rank']}"
     line = f"{what}: {transfer} transfer{per}, {waiting} waiting {whom}"
-    return line if late_ranks(report) else f"{line}: in step"
+    return line if report.missing or late_ranks(report) else f"{line}: in step"
 
 
 def _waiting() -> pl.Expr:
@@ -84,7 +86,8 @@ def late_ranks(report: RankReport) -> list[str]:
             continue
         why = _REASONS.get(row["late_because"] or "", "the trace does not tell why")
         last = f"last in {fmt.count(row['n_late'])} of {fmt.count(row['n_matched'])} collectives"
-        lines.append(f"rank {row['rank']} is late: {last}; {why}")
+        late = "is late among those given" if report.missing else "is late"
+        lines.append(f"rank {row['rank']} {late}: {last}; {why}")
     return lines
 
 

@@ -4,7 +4,8 @@
 - `headline`: the answer in a sentence.
 - `changes`: `scalings[]` (kernels: the SQL; factor, or length_ns of what replaces each; n_kernels), graph, host_factor.
 - `recorded_wall_ns`, `replayed_wall_ns` (nothing changed), `predicted_wall_ns`, `saved_ns`: of the median decode step,
-  of any step where none is one; `kernel_saved_ns`: GPU time a step that the scalings take away.
+  of any step where none is one; `least_wall_ns`: predicted if no collective waited for a rank that is not given;
+  `kernel_saved_ns`: GPU time a step that the scalings take away.
 - `batch_size`, `recorded_tokens_per_s`, `predicted_tokens_per_s`.
 - `recorded_limit`, `limit` (with the changes): host, gpu, communication, dependency or unknown; `limits[]`: their parts
   of the critical paths, as table `whatif_limits`.
@@ -59,6 +60,7 @@ def whatif_document(found: WhatIf, top: int | None) -> dict[str, Any]:
         "recorded_wall_ns": found.recorded_wall_ns,
         "replayed_wall_ns": found.replayed_wall_ns,
         "predicted_wall_ns": found.predicted_wall_ns,
+        "least_wall_ns": found.least_wall_ns,
         "saved_ns": found.saved_ns,
         "kernel_saved_ns": found.kernel_saved_ns,
         "batch_size": found.batch_size,

@@ -25,6 +25,8 @@ def headline(found: WhatIf, view: View) -> Section:  # noqa: ARG001 - all sectio
     lines = [whatif_line(found)]
     if found.batch_size is not None:
         rates = [f"{rate:,.1f}" for rate in (found.recorded_tokens_per_s, found.predicted_tokens_per_s) if rate]
+        if found.is_range and found.most_tokens_per_s:
+            rates[-1] += f" to {found.most_tokens_per_s:,.1f}"
         lines.append(
             f"{' → '.join(rates)} tokens/s at batch {fmt.count(found.batch_size)}, one token a request and step"
         )
@@ -54,7 +56,9 @@ def walls(found: WhatIf, view: View) -> Section:  # noqa: ARG001
         ("recorded", fmt.ms(found.recorded_wall_ns), _rate(found.recorded_tokens_per_s), found.recorded_limit),
         ("replayed, nothing changed", fmt.ms(found.replayed_wall_ns), "", ""),
         ("predicted", fmt.ms(found.predicted_wall_ns), _rate(found.predicted_tokens_per_s), found.limit),
-    )
+        *([("predicted, if no collective waits", fmt.ms(found.least_wall_ns), _rate(found.most_tokens_per_s), "")]
+          if found.is_range else []),
+    )  # fmt: skip
     n_steps = fmt.plural(found.steps.height, f"complete {step_counted(found)}")
     notes = (f"Medians over {n_steps}{of_all_stages(found.steps)}, of all ranks.",)
     return Section("The step", table=TextTable(columns, rows), notes=notes)

@@ -18,6 +18,8 @@ def step_counted(found: WhatIf) -> str:
 def whatif_line(found: WhatIf) -> str:
     """`84.025 ms → 18.723 ms a decode step: 78 % shorter, 4.5×; then the GPU sets the pace`."""
     before, after = found.recorded_wall_ns, found.predicted_wall_ns
+    if found.least_wall_ns is not None and found.is_range and found.least_wall_ns < (1 - NO_GAIN_FRAC) * before:
+        return _range_line(found, found.least_wall_ns)
     times = f"{fmt.duration(before)} → {fmt.duration(after)} a {step_counted(found)}"
     limit = LIMIT_WORDS[found.limit]
     least_ns = NO_GAIN_FRAC * before
@@ -29,3 +31,12 @@ def whatif_line(found: WhatIf) -> str:
         return f"{times}: {fmt.rounded_percent(-found.saved_ns / before)} longer; then {limit}"
     factor = f", {before / after:,.1f}×" if after > 0 and before / after >= _LEAST_FACTOR else ""
     return f"{times}: {fmt.rounded_percent(found.saved_ns / before)} shorter{factor}; then {limit}"
+
+
+def _range_line(found: WhatIf, least_ns: float) -> str:
+    """`150.912 ms → 19.851 ms to 136.447 ms a step: 9.6 % to 87 % shorter; ...`."""
+    before, after = found.recorded_wall_ns, found.predicted_wall_ns
+    times = f"{fmt.duration(before)} → {fmt.duration(least_ns)} to {fmt.duration(after)} a {step_counted(found)}"
+    most = fmt.rounded_percent(1 - least_ns / before)
+    shorter = f"{fmt.rounded_percent(found.saved_ns / before)} to {most}" if found.is_gain else f"up to {most}"
+    return f"{times}: {shorter} shorter; how long its collectives would wait for the ranks not given is not known"
