@@ -145,6 +145,9 @@ def _suppressed(findings: Findings) -> Iterator[Section]:
 
 def _abstained(findings: Findings) -> Iterator[Section]:
     if findings.abstained:
-        rows = tuple((each.rule.id, fmt.visible(each.reason)) for each in findings.abstained)
-        title = f"Not judged: {fmt.plural(len(rows), 'rule')}"
-        yield Section(title, table=TextTable((Column("rule"), Column("because", fit="wrap")), rows))
+        rules_by_reason: dict[str, list[str]] = {}
+        for each in findings.abstained:
+            rules_by_reason.setdefault(fmt.visible(each.reason), []).append(each.rule.id)
+        rows = tuple((reason, ", ".join(rules)) for reason, rules in rules_by_reason.items())
+        title = f"Not judged: {fmt.plural(len(findings.abstained), 'rule')}"
+        yield Section(title, table=TextTable((Column("because", fit="wrap"), Column("rules", fit="wrap")), rows))

@@ -205,7 +205,7 @@ def steps(pace: Pace, view: View) -> Section:  # noqa: ARG001
         Column("waits for host", "right"),
         Column("gaps", "right", drop=3),
         Column("outstanding", "right", drop=4),
-        Column("bound by", fit="end"),
+        Column("host-bound", fit="end"),
     )
     times = ("wall_ns", "idle_ns", "no_work_ns", "sync_ns", "launch_ns", "dependency_ns", "gpu_gap_ns", "unknown_ns")
     rows = tuple(
@@ -217,7 +217,7 @@ def steps(pace: Pace, view: View) -> Section:  # noqa: ARG001
             fmt.percent(row["host_idle_frac"]),
             fmt.count(row["n_gaps"]),
             fmt.count(row["mean_outstanding"]),
-            f"{'host' if row['is_host_bound'] else 'GPU'}{'' if row['is_complete'] else ' (incomplete)'}",
+            f"{'yes' if row['is_host_bound'] else 'no'}{'' if row['is_complete'] else ' (incomplete)'}",
         )
         for row in pace.steps.iter_rows(named=True)
     )
