@@ -190,6 +190,14 @@ def test_a_cast_that_may_be_of_the_pool_is_said_to_be_that():
     assert "78 times and 67.539 ms in the whole trace" in message
 
 
+def test_costs_of_a_run_are_said_to_be_means():
+    """A message is about one rank, its cost is not: 11.5 ms of rank 0, beside a mean of 6.5."""
+    note = "Costs are means over the steps of 2 ranks; a message is about the rank with most of it"
+    ranks = [FIXTURES / "glm5" / f"tiny-pool-eager-TP-{rank}.json.gz" for rank in (0, 1)]
+    assert note in run("check", *ranks).stdout
+    assert note not in run("check", ranks[0]).stdout
+
+
 def test_findings_name_the_stage_that_they_are_about():
     mixed = FIXTURES / "capture" / "prefill-and-decode-TP-0.trace.json.zst"
     found = json.loads(run("check", mixed, "--format", "json").stdout)["findings"]

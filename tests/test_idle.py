@@ -532,9 +532,9 @@ def test_every_verdict_has_its_own_words():
     assert set(named) == set(VERDICTS_IN_WORDS)
     (unrecorded,) = verdicts(a_pace({"gpu_gap_ns": 6_000_000, "unrecorded_ns": 5_000_000}))
     (no_work,) = verdicts(a_pace({"no_work_ns": 6_000_000}))
-    assert unrecorded.name == no_work.name == "neither host-bound nor GPU-bound"
-    assert unrecorded.meaning == "launched work waits for what is not recorded"
-    assert no_work.meaning == "the engine has no batch to work on"
+    assert unrecorded.name == no_work.name == "neither"
+    assert unrecorded.meaning == "host-bound nor GPU-bound: launched work waits for what is not recorded"
+    assert no_work.meaning == "host-bound nor GPU-bound: the engine has no batch to work on"
 
 
 LATE_HOST = [{"rank": 0, "launch_ns": 900_000}, {"rank": 1, "launch_ns": 8_000_000}]

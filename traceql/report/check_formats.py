@@ -8,7 +8,7 @@ The JSON document (`to_json`); times in ns, shares 0 to 1, null is unknown:
   and `evidence[]`: the ten
   costliest rows with rank, device, step, layer, kernel_id, name and ns.
 - `abstained[]`: rule and reason. `suppressed[]`: as a finding, with `reason`. `passed[]`: rules that found nothing.
-- `notes[]`: suppressions that have expired, findings left out.
+- `notes[]`: suppressions that have expired, findings left out, and of a run what costs are means over.
 """
 
 import hashlib

@@ -32,21 +32,22 @@ _PARTS = {
 }
 """Columns that the verdict rests on, of `step_pace` and one more, by what they are called here."""
 
-_UNKNOWN, _NEITHER = "pace unknown", "neither host-bound nor GPU-bound"
+_NOR = "host-bound nor GPU-bound:"
+_NEITHER = "neither host-bound nor GPU-bound"
 _OPEN = (
-    ("unknown", _UNKNOWN, "of unknown cause: launches are not recorded", "launches are not recorded"),
-    ("no_work", _NEITHER, f"without a batch to work on: {_NEITHER}", "the engine has no batch to work on"),
+    ("unknown", "pace unknown", "of unknown cause: launches are not recorded", "launches are not recorded"),
+    ("no_work", "neither", f"without a batch to work on: {_NEITHER}", f"{_NOR} the engine has no batch to work on"),
     (
         "unrecorded",
-        _NEITHER,
+        "neither",
         f"in long gaps before work already launched, which waits for what is not recorded: {_NEITHER}",
-        "launched work waits for what is not recorded",
+        f"{_NOR} launched work waits for what is not recorded",
     ),
     (
         "dependency",
-        _NEITHER,
+        "neither",
         f"waiting for another stream or a collective: {_NEITHER}",
-        "it waits for another stream or a collective",
+        f"{_NOR} it waits for another stream or a collective",
     ),
 )
 """Idle time that, if it is much, leaves open who sets the pace: the part of the step, verdict, words and meaning."""
@@ -78,7 +79,7 @@ class Verdict:
     """The verdict with its figures."""
 
 
-VERDICTS = (_NEITHER, "host-bound", "communication-bound", "GPU mostly idle", "GPU-bound", _UNKNOWN)
+VERDICTS = ("host-bound", "communication-bound", "neither", "GPU mostly idle", "GPU-bound", "pace unknown")
 """Every name of a verdict; where devices differ, the first is told."""
 
 
@@ -159,7 +160,7 @@ def _verdict(row: Row) -> Verdict:
     if _waits_for_ranks(row):
         waiting = fmt.rounded_percent(row["waiting_frac"])
         line = f"GPU waits for other ranks {waiting} of {step}: {_NEITHER}; {besides}"
-        return Verdict(_NEITHER, "it waits for other ranks in its collectives", line)
+        return Verdict("neither", f"{_NOR} it waits for other ranks in its collectives", line)
     exposed = f"nothing but communication runs for {fmt.rounded_percent(row['exposed_frac'])}"
     if row["exposed_frac"] >= _MOSTLY:
         doubt = "or it waits for another rank" if row["waiting_frac"] is None else ""

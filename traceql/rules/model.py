@@ -153,7 +153,7 @@ class Findings:
     passed: tuple[Rule, ...] = ()
     """Rules that judged the trace and found nothing."""
     notes: tuple[str, ...] = field(default=())
-    """What else is to be said: suppressions that have expired, findings left out."""
+    """What else is to be said: suppressions that have expired, findings left out, what the costs of a run are."""
 
     @property
     def table(self) -> pl.DataFrame:

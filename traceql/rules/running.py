@@ -61,6 +61,9 @@ def run_rules(
         found += mine[:MAX_FINDINGS]
         if not mine:
             passed.append(rule)
+    n_ranks = bench.steps["rank"].n_unique()
+    if found and n_ranks > 1:
+        notes.append(f"Costs are means over the steps of {n_ranks} ranks; a message is about the rank with most of it")
     ordered = Findings(tuple(sorted(found, key=_order)), tuple(abstained), (), tuple(passed), tuple(notes))
     return _suppressed(ordered, suppressions)
 
