@@ -21,9 +21,10 @@ from msgspec import structs
 
 import traceql
 from traceql.analyses import recording as recorded
-from traceql.analyses.diff import Diff, DiffOptions, diff
+from traceql.analyses.diff import Diff, diff
 from traceql.analyses.diff_gates import Gate, judged
 from traceql.analyses.diff_notes import Note, notes
+from traceql.analyses.diff_sides import DiffOptions
 from traceql.analyses.diff_tables import Totals, deltas
 from traceql.analyses.recording import Facts, Recording
 from traceql.cli.diff import command, spread

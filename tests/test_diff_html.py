@@ -29,7 +29,8 @@ from report_pages import (
 from test_html import Page, check_alone, check_links
 
 from traceql import fmt
-from traceql.analyses.diff import Diff, Side, diff
+from traceql.analyses.diff import Diff, diff
+from traceql.analyses.diff_sides import Side
 from traceql.analyses.diff_gates import Gate, judged
 from traceql.analyses.diff_tables import COLLECTIVE_CHANGES, REPLACEMENTS
 from traceql.analyses.recording import Recording

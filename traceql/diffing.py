@@ -10,7 +10,8 @@ import polars as pl
 from msgspec import structs
 
 from traceql.analyses import diff as comparing
-from traceql.analyses.diff import Diff, DiffOptions
+from traceql.analyses.diff import Diff
+from traceql.analyses.diff_sides import DiffOptions
 from traceql.analyses.recording import SUFFIX, Recording
 from traceql.errors import MissingDataError
 from traceql.ingest.trace_files import trace_files

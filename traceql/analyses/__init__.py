@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from traceql.analyses.comm import collectives, rank_waits
     from traceql.analyses.concurrency import comm_overlap
     from traceql.analyses.critical_path import CriticalPath, critical_paths
-    from traceql.analyses.diff import Diff, DiffOptions
+    from traceql.analyses.diff import Diff
+    from traceql.analyses.diff_sides import DiffOptions
     from traceql.analyses.idle import idle_gaps
     from traceql.analyses.layer_stats import LayerStats, layer_kernels, odd_layers
     from traceql.analyses.layering import Layering
@@ -75,7 +76,7 @@ _HOMES = {
     "Changes": "replay_costs",
     "CriticalPath": "critical_path",
     "Diff": "diff",
-    "DiffOptions": "diff",
+    "DiffOptions": "diff_sides",
     "LayerStats": "layer_stats",
     "Layering": "layering",
     "Recording": "recording",

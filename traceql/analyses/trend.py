@@ -13,7 +13,8 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from traceql.analyses.diff import MIN_EFFECT, by_step, median_of, verdict_of
+from traceql.analyses.diff import verdict_of
+from traceql.analyses.diff_sides import MIN_EFFECT, by_step, median_of
 from traceql.arrays import Floats
 from traceql.errors import MissingDataError
 from traceql.tables import BATCH_SIZE, DEVICE, RANK, STAGE, STEP, Column, Table

@@ -121,7 +121,7 @@ def compare(context: click.Context, server_command: tuple[str, ...], **options: 
 
 def show_diff(out: Path) -> None:
     """The comparison of the traces of both servers: printed, and as the page diff.html."""
-    from traceql.analyses.diff import DiffOptions  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.diff_sides import DiffOptions  # noqa: PLC0415 - polars: only when it is used
     from traceql.capture.run import TRACES  # noqa: PLC0415
     from traceql.cli.html_files import write_diff_report  # noqa: PLC0415
     from traceql.diffing import diff  # noqa: PLC0415

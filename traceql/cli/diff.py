@@ -146,8 +146,9 @@ def command(
     if html is not None:
         check_run_output(html, [*sides[0], *sides[1]], force=force, is_binary=False)
 
-    from traceql.analyses.diff import DiffOptions, diff  # noqa: PLC0415 - polars: only when it is used
+    from traceql.analyses.diff import diff  # noqa: PLC0415 - polars: only when it is used
     from traceql.analyses.diff_gates import judged  # noqa: PLC0415
+    from traceql.analyses.diff_sides import DiffOptions  # noqa: PLC0415
     from traceql.diffing import Reading  # noqa: PLC0415
     from traceql.report import diff_document, diff_page  # noqa: PLC0415
     from traceql.report.diff_formats import FORMATS as WRITERS  # noqa: PLC0415

@@ -69,7 +69,8 @@ def compared(
     paths: Sequence[Path], read: "Sequence[Trace | Recording]", ranks: Sequence[int], selection: "Selection"
 ) -> "Diff":
     """The comparison of two sides, in the steps selected."""
-    from traceql.analyses.diff import DiffOptions, diff  # noqa: PLC0415
+    from traceql.analyses.diff import diff  # noqa: PLC0415
+    from traceql.analyses.diff_sides import DiffOptions  # noqa: PLC0415
 
     a, b = (_recording(path, each, ranks) for path, each in zip(paths, read, strict=True))
     return diff([a], [b], DiffOptions(selection.stage, None, selection.first_step, selection.end_step))

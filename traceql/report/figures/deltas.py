@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import polars as pl
 
 from traceql import fmt
-from traceql.analyses.diff import Diff, Side
+from traceql.analyses.diff import Diff
+from traceql.analyses.diff_sides import Side
 from traceql.report.diff_words import signed_ms
 from traceql.report.figures.axis import of_all, shown_name
 

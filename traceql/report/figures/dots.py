@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from traceql import fmt
-from traceql.analyses.diff import Diff, Side
+from traceql.analyses.diff import Diff
+from traceql.analyses.diff_sides import Side
 from traceql.analyses.recording import Recording
 from traceql.arrays import Floats
 from traceql.report.figures.axis import Axis, of_all

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import polars as pl
 
 from traceql import fmt
-from traceql.analyses.diff import COMMUNICATION, Diff
+from traceql.analyses.diff import Diff
+from traceql.analyses.diff_sides import COMMUNICATION
 from traceql.report.diff_words import signed_ms
 from traceql.report.figures.axis import Axis, of_all, shown_name
 
