@@ -30,8 +30,8 @@ from test_html import Page, check_alone, check_links
 
 from traceql import fmt
 from traceql.analyses.diff import Diff, diff
-from traceql.analyses.diff_sides import Side
 from traceql.analyses.diff_gates import Gate, judged
+from traceql.analyses.diff_sides import Side
 from traceql.analyses.diff_tables import COLLECTIVE_CHANGES, REPLACEMENTS
 from traceql.analyses.recording import Recording
 from traceql.categories import load_categories
