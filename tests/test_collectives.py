@@ -20,14 +20,8 @@ from polars.testing import assert_frame_equal
 import traceql
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.clocks import CLOCKS, clock_offsets
-from traceql.analyses.comm import (
-    COLLECTIVES,
-    RANK_WAITS,
-    collective_stats,
-    collectives,
-    rank_waits,
-    rank_waits_of,
-)
+from traceql.analyses.comm import COLLECTIVES, collectives
+from traceql.analyses.comm_stats import RANK_WAITS, collective_stats, rank_waits, rank_waits_of
 from traceql.analyses.concurrency import COMM_OVERLAP, comm_overlap, comm_overlap_of
 from traceql.analyses.summary import Selection
 from traceql.cli.ranks import command

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from traceql.analyses.attribution import Attribution
     from traceql.analyses.casts import CastReport, cast_groups, cast_report
     from traceql.analyses.clocks import clock_offsets
-    from traceql.analyses.comm import collectives, rank_waits
+    from traceql.analyses.comm import collectives
+    from traceql.analyses.comm_stats import rank_waits
     from traceql.analyses.concurrency import comm_overlap
     from traceql.analyses.critical_path import CriticalPath, critical_paths
     from traceql.analyses.diff import Diff
@@ -96,7 +97,7 @@ _HOMES = {
     "layer_kernels": "layer_stats",
     "odd_layers": "layer_stats",
     "queue_depth": "pace",
-    "rank_waits": "comm",
+    "rank_waits": "comm_stats",
     "step_pace": "pace",
     "summarize": "summary",
     "summarize_run": "rank_stats",

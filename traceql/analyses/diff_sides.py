@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from traceql.analyses import comm
 from traceql.analyses.pace import HOST_BOUND_FRAC
 from traceql.analyses.recording import Recording
 from traceql.arrays import Floats
@@ -15,8 +16,6 @@ from traceql.ingest.ranks import in_words
 
 MIN_EFFECT = 0.01
 """The smallest change of the step time that matters, as a share of it, unless told otherwise."""
-COMMUNICATION = "comm"
-"""The category of collectives."""
 _KEY = ["rank", "device", "step"]
 _HOST_CAUSES = ("launch", "sync")
 
@@ -89,7 +88,7 @@ class Side:
     @property
     def kernel_ns(self) -> int:
         """Kernel time of all steps without communication."""
-        shares = self.frame("shares").filter(pl.col("name") != COMMUNICATION)
+        shares = self.frame("shares").filter(pl.col("name") != comm.CATEGORY)
         return int(shares["kernel_ns"].sum())
 
     @property

@@ -145,15 +145,15 @@ RESULTS: dict[str, Result] = {
     "comm_overlap": Result("concurrency:COMM_OVERLAP", _from("concurrency:comm_overlap")),
     "collectives": Result("comm:COLLECTIVES", _from("comm:collectives"), empty_without=("communication",)),
     "collective_stats": Result(
-        "comm:COLLECTIVE_STATS",
-        lambda trace, steps: _named("comm:collective_stats")(
+        "comm_stats:COLLECTIVE_STATS",
+        lambda trace, steps: _named("comm_stats:collective_stats")(
             _collectives(trace, steps), selected_steps(Attribution.of(trace).steps, steps)
         ),
         empty_without=("communication",),
     ),
     "rank_waits": Result(
-        "comm:RANK_WAITS",
-        lambda trace, steps: _named("comm:rank_waits_of")(
+        "comm_stats:RANK_WAITS",
+        lambda trace, steps: _named("comm_stats:rank_waits_of")(
             _collectives(trace, steps), selected_steps(Attribution.of(trace).steps, steps)
         ),
         empty_without=("communication",),

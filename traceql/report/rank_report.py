@@ -6,7 +6,8 @@ import polars as pl
 
 from traceql.analyses.attribution import Attribution
 from traceql.analyses.clocks import clock_offsets
-from traceql.analyses.comm import RANK_WAITS, collective_stats, collectives, rank_waits_of
+from traceql.analyses.comm import collectives
+from traceql.analyses.comm_stats import RANK_WAITS, collective_stats, rank_waits_of
 from traceql.analyses.concurrency import comm_overlap_of
 from traceql.analyses.pace import idle_by_step
 from traceql.analyses.summary import Selection, selected_steps

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import polars as pl
 
 from traceql import fmt
+from traceql.analyses import comm
 from traceql.analyses.diff import Diff
-from traceql.analyses.diff_sides import COMMUNICATION
 from traceql.report.diff_words import signed_ms
 from traceql.report.figures.axis import Axis, of_all, shown_name
 
@@ -162,7 +162,7 @@ def waiting_bars(diff: Diff, colors: Mapping[str, str]) -> Spans | None:
     if most_ns <= 0:
         return None
     axis = Axis(0, most_ns)
-    color = colors.get(COMMUNICATION, "")
+    color = colors.get(comm.CATEGORY, "")
     rows = tuple(_collective(axis, row, side, color) for side, row in sides)
     title = f"Time in collectives of a mean step; waiting for other ranks is hatched{of_all(MAX_SPANS, changes.height)}"
     return Spans(title, rows, "ms", axis.ends, (("transfer", color), ("waiting", "")))
